@@ -28,7 +28,7 @@ from anygpu.placement.machine import numpy_device
 from anygpu.program import wire
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Input
-from anygpu.receipts.receipt import NetworkUse
+from anygpu.receipts.receipt import Account, NetworkUse
 from anygpu.workers import child_messages
 from anygpu.workers.child_messages import (
     Answer,
@@ -65,6 +65,8 @@ def _program() -> Program:
 
 PROGRAM = _program()
 _TEXT = wire.to_bytes(PROGRAM, lines=False)
+#: What a run of it might have taken.
+_ACCOUNT = Account(0.0, 0.0, 0.0, 0.0, 1, 1, 0, None, None, None, [], {})
 
 
 def changed(random_: random.Random, message: bytes) -> bytes:
@@ -166,7 +168,7 @@ class Doors:
     def reply(self, random_: random.Random) -> str:
         self.number += 1
         task = Run(PROGRAM.key, _TEXT, (InSegment(self._segment, _X.nbytes),), (self._segment,), 0, True, False)
-        done = RunDone((b"",), 0.0, 0.0, 0.0, 0.0, 1, 1, 0, None, None, None, [], {}, NetworkUse())
+        done = RunDone((b"",), _ACCOUNT, NetworkUse())
         good = messages.encode(messages.Reply(Answer(self.number, done), ((1, _X.nbytes),), 1))
         self._reply, self._parts = changed(random_, good), list(messages.packed([_X.view(np.uint8)]))
         if random_.random() < 0.2:
@@ -198,7 +200,7 @@ class Doors:
 
     def answer(self, random_: random.Random) -> str:
         failed = TaskFailed("DeviceLost", "numpy is gone.", {"device": NAME, "generation": 2}, "")
-        done = RunDone((_X.tobytes(),), 0.0, 0.0, 0.0, 0.0, 1, 1, 0, None, None, None, [], {}, NetworkUse(1, 2, 3))
+        done = RunDone((_X.tobytes(),), _ACCOUNT, NetworkUse(1, 2, 3))
         outcomes: tuple[child_messages.TaskOutcome, ...] = (failed, done)
         good = child_messages.encode(Answer(self.number, random_.choice(outcomes)))
         try:

@@ -152,7 +152,7 @@ def _html_of(value: Any) -> str | None:
 
 
 def _cannot_trace(site: Any, why: str) -> None:
-    if os.environ.get("ANYGPU_DEFER", "off") != "off":
+    if os.environ.get("ANYGPU_DEFER", "on") != "off":
         importlib.import_module("anygpu.placement.automatic").defer_if_closed(site, why)
 
 

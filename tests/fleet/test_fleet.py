@@ -223,11 +223,13 @@ def test_without_local_devices_only_numpy_is_here(cluster: RayProcesses) -> None
 def test_a_machine_with_another_version_is_left_out(cluster: RayProcesses, tmp_path: Path) -> None:
     """It computes other values, which only its version tells."""
     shutil.copytree(Path(ag.__file__).parent, tmp_path / "anygpu", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "anygpu" / "_version.py").write_text('__version__ = "0.0.9"\n')
-    lowering = tmp_path / "anygpu" / "engines" / "numpy" / "lowering.py"
-    text = lowering.read_text()
-    assert '"atanh": "arctanh"' in text
-    lowering.write_text(text.replace('"atanh": "arctanh"', '"atanh": "arctanh", "sinh": "cosh"'))
+    version = tmp_path / "anygpu" / "base" / "version.py"
+    assert "__version__" in version.read_text()
+    version.write_text('__version__ = "0.0.9"\n')
+    functions = tmp_path / "anygpu" / "program" / "functions.py"
+    text, row = functions.read_text(), '_Row("sinh", _INEXACT, "slow monotone angle", '
+    assert row in text
+    functions.write_text(text.replace(row, f'{row}numpy="cosh", '))
     cluster.add("old", env_vars={"PYTHONPATH": str(tmp_path)})
     try:
         with (

@@ -152,7 +152,7 @@ def test_what_differs_in_one_launch_is_never_stacked_again(runtime: Runtime, mon
     def wrong(value: Any, rows: Any, axes: Any) -> list[Any]:
         return [part + 1 for part in cut(value, rows, axes)]
 
-    monkeypatch.setattr("anygpu.runtime.opaque_runner.cut", wrong)  # no operator is known that would be
+    monkeypatch.setattr("anygpu.runtime.stacking.cut", wrong)  # no operator is known that would be
     values = items(*[2] * 4)
     with pytest.warns(ag.errors.DeviceFallback, match="runs item by item"):
         futures = [*together(runtime, classify, values), *together(runtime, classify, values)]
@@ -170,7 +170,7 @@ def test_a_launch_without_memory_is_made_of_single_calls(runtime: Runtime, monke
     def too_large(calls: Any) -> Any:
         raise OutOfMemory("torch:cpu")  # no card here could be full
 
-    monkeypatch.setattr("anygpu.runtime.opaque_runner.stacked", too_large)
+    monkeypatch.setattr("anygpu.runtime.stacking.stacked", too_large)
     values = items(*[2] * 8)
     futures = together(runtime, classify, values)
     assert ways(futures) == {None}

@@ -318,28 +318,17 @@ def template(
 
     Tokens are generated, and go into files that only you can read. Existing files are not overwritten.
     """
+    chosen = dict(locals())
     from anygpu.fleet.templates import FILES, PRIVATE, TemplateOptions, write_files
 
     if kind not in FILES:
         raise InvalidOption(f"{kind!r} is no kind of template; available: {', '.join(FILES)}.")
-    chosen = {
-        "vendors": tuple(vendor) if vendor else None,
-        "gpus": gpus,
-        "cpus": cpus,
-        "memory": memory,
-        "min_workers": min_workers,
-        "max_workers": max_workers,
-        "spot": spot,
-        "name": name,
-        "namespace": namespace,
-        "image": image,
-        "python": python,
-        "function": function,
-        "head": head,
-        "port": port,
-        "network": network,
+    chosen["vendors"] = tuple(vendor) if vendor else None
+    given: dict[str, Any] = {
+        option: value
+        for option, value in chosen.items()
+        if value is not None and option not in ("kind", "out", "vendor")
     }
-    given: dict[str, Any] = {option: value for option, value in chosen.items() if value is not None}
     options = TemplateOptions(token=secrets.token_hex(32), tenant_token=secrets.token_hex(32), **given)
     for path in write_files(out or Path(f"anygpu-{kind}"), FILES[kind](options)):
         print(f"{path}{'   (a token: mode 0600, do not commit it)' if path.name in PRIVATE else ''}")

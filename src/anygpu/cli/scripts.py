@@ -14,6 +14,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -102,15 +103,20 @@ def run_and_report(script: str, arguments: list[str], *, measure: bool = False) 
         path = Path(folder) / "report.json"
         ours = {"report": str(path), "try": measure, "path": str(Path(anygpu.__file__).parents[1])}
         command = [sys.executable, watching.__file__, json_.dumps(ours), script, *arguments]
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the script
-        try:
-            code = subprocess.run(command, check=False).returncode
-        finally:
-            signal.signal(signal.SIGINT, before)
+        code = _status_of(command)
         try:
             return code, AdviceReport.from_json(path.read_bytes())
         except OSError:
             return code, None
+
+
+def _status_of(command: list[str], in_child: Callable[[], None] | None = None) -> int:
+    """Runs a script with our standard streams. An interrupt is the script's: it decides what becomes of it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return subprocess.run(command, check=False, preexec_fn=in_child).returncode
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def write_copy(script: Path, report: AdviceReport) -> tuple[Path, list[int]] | None:
@@ -289,12 +295,7 @@ def _run(script: str, arguments: list[str]) -> tuple[int, Profile | None]:
         out = Path(folder) / "profile.json"
         flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         command = [sys.executable, *flags, "-m", "anygpu.observe.script", str(out), script, *arguments]
-        # An interrupt is the script's: it decides what becomes of it.
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            status = subprocess.run(command, check=False, preexec_fn=_take_interrupts).returncode
-        finally:
-            signal.signal(signal.SIGINT, before)
+        status = _status_of(command, _take_interrupts)
         try:
             return _shell_status(status), msgspec.json.decode(out.read_bytes(), type=Profile)
         except (OSError, msgspec.MsgspecError):

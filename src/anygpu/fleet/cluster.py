@@ -143,18 +143,12 @@ class Cluster:
 
     def probe(self, node: str, seconds: float) -> NodeProbed:
         """Look at a machine. Raises `DeviceUnavailable`."""
-        link = self._asked(lambda: ProbeNode(node, seconds))
-        try:
-            return _unwrapped(_answer(link, 4 * seconds + 60), NodeProbed)
-        except (LinkClosed, TimeoutError) as error:
-            raise self._unavailable("its devices", self._why(error)) from None
-        finally:
-            link.close()
+        return self._answered(ProbeNode(node, seconds), NodeProbed, 4 * seconds + 60, "its devices")
 
     def open_actor(self, device: str, node: str, gpus: float) -> ActorChild:
         """The actor of a device, as a child that serves it. Raises `DeviceUnavailable`."""
         actor = next(self._actors)
-        link = self._asked(lambda: OpenActor(actor, device, node, gpus, OPEN_SECONDS))
+        link = self._asked(OpenActor(actor, device, node, gpus, OPEN_SECONDS))
         try:
             opened = _unwrapped(_answer(link, OPEN_SECONDS * 2), ActorOpened)
         except BaseException as error:
@@ -168,13 +162,7 @@ class Cluster:
 
     def executions(self) -> Executions:
         """Counts of executions on other machines, as far as these have answered. Raises `DeviceUnavailable`."""
-        link = self._asked(CountExecutions)
-        try:
-            return _unwrapped(_answer(link, OPEN_SECONDS), Executions)
-        except (LinkClosed, TimeoutError) as error:
-            raise self._unavailable("what was executed", self._why(error)) from None
-        finally:
-            link.close()
+        return self._answered(CountExecutions(), Executions, OPEN_SECONDS, "what was executed")
 
     def kill(self, actor: int) -> None:
         """End an actor. Does not wait for it."""
@@ -201,14 +189,24 @@ class Cluster:
             self._end = "the fleet was closed"
         self._finalizer()
 
-    def _asked(self, request: Callable[[], DriverRequest]) -> Link:
+    def _answered(self, request: DriverRequest, kind: type[_Expected], seconds: float, wanted: str) -> _Expected:
+        """The answer to a request, on a link of its own. Raises `DeviceUnavailable` for what was wanted."""
+        link = self._asked(request)
+        try:
+            return _unwrapped(_answer(link, seconds), kind)
+        except (LinkClosed, TimeoutError) as error:
+            raise self._unavailable(wanted, self._why(error)) from None
+        finally:
+            link.close()
+
+    def _asked(self, request: DriverRequest) -> Link:
         """Send a request; the link is where its answer will come."""
         if self._end is not None:
             raise self._unavailable("a device of the fleet", self._end)
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                self._send(request(), theirs.fileno())
+                self._send(request, theirs.fileno())
             except LinkClosed as error:
                 ours.close()
                 raise self._unavailable("a device of the fleet", self._why(error)) from None

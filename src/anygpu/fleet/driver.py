@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from anygpu.errors import AnyGPUError, ClusterUnavailable, DeviceUnavailable, text_of
+from anygpu.errors import ClusterUnavailable, DeviceUnavailable, text_of
 from anygpu.fleet.messages import (
     ActorEnded,
     ActorLost,
@@ -365,8 +365,7 @@ class RayDriver:
                 case CountExecutions() if answers is not None:
                     with self._comparing:
                         found = sum([each.relay.executions for each in self._actors.values()], self._ended)
-                    answers.send(encode(found))
-                    answers.close()
+                    _reply(answers, found)
                 case KillActor(actor):
                     opened = self._actors.get(actor)
                     if opened is not None:
@@ -384,8 +383,7 @@ class RayDriver:
             found = error_to_message(DeviceUnavailable("its devices", [f"it could not be probed: {error}."]))
         except Exception as error:  # noqa: BLE001 - the one who waits is told
             found = error_to_message(error)
-        answers.send(encode(found))
-        answers.close()
+        _reply(answers, found)
 
     def _open(self, request: OpenActor, answers: Link) -> None:
         """Open the actor of a device, and relay tasks to it until its link closes."""
@@ -394,24 +392,19 @@ class RayDriver:
             actor = self._cluster.open_actor(request.device, request.node, request.gpus, request.seconds)
         except ActorRefused as error:
             refusal = f"{request.device} could not be opened: {error}."
-            answers.send(
-                encode(error_to_message(DeviceUnavailable(f'on="{request.device}"', [refusal], device=request.device)))
-            )
-            answers.close()
-            return
-        except (AnyGPUError, Exception) as error:  # noqa: BLE001 - the one who waits is told
-            answers.send(encode(error_to_message(error)))
-            answers.close()
-            return
+            why = DeviceUnavailable(f'on="{request.device}"', [refusal], device=request.device)
+            return _reply(answers, error_to_message(why))
+        except Exception as error:  # noqa: BLE001 - the one who waits is told
+            return _reply(answers, error_to_message(error))
         relay = Relay(answers, actor, request.device)
         with self._comparing:
             self._actors[request.actor] = _OpenedActor(relay, request.node)
         try:
             answers.send(encode(ActorOpened(actor.pid)))
-            why = relay.serve()
+            ended = relay.serve()
             if relay.lost is None:
                 # Before the link closes, so that whoever sees that knows why.
-                self._tell(ActorEnded(request.actor, why))
+                self._tell(ActorEnded(request.actor, ended))
         finally:
             with self._comparing:
                 del self._actors[request.actor]
@@ -527,6 +520,12 @@ class RayDriver:
         """Sends an event to the user's process. Any thread may call it."""
         with self._telling:
             self._link.send(encode(event))
+
+
+def _reply(answers: Link, answer: DriverAnswer) -> None:
+    """Answers a request, and closes its link."""
+    answers.send(encode(answer))
+    answers.close()
 
 
 def head_patience() -> float:

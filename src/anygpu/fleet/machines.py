@@ -161,9 +161,7 @@ class Machines:
                 return
             self._aside[name] = found
         self.remove(name, why)
-        timer = threading.Timer(ASIDE_SECONDS, self._offer_again, [name])
-        timer.daemon, timer.name = True, "anygpu-fleet-again"
-        timer.start()
+        _later(ASIDE_SECONDS, "anygpu-fleet-again", self._offer_again, name)
 
     def _offer_again(self, name: str) -> None:
         """Offers a device again that was set aside, unless its machine is gone or the device is back already."""
@@ -196,9 +194,7 @@ class Machines:
             if not may_change or attempt == len(AGAIN_SECONDS):
                 return
             self._again[node.id] = attempt + 1
-        timer = threading.Timer(AGAIN_SECONDS[attempt], self._probe_again, [node])
-        timer.daemon, timer.name = True, "anygpu-fleet-probe-again"
-        timer.start()
+        _later(AGAIN_SECONDS[attempt], "anygpu-fleet-probe-again", self._probe_again, node)
 
     def _probe_again(self, node: ClusterNode) -> None:
         if self._cluster.ended is None and node.id in self._cluster.nodes:
@@ -298,6 +294,13 @@ class Machines:
                 if node_of(each.id) == wanted.node and each.engine in (wanted.engine, FLEET)
             ]
         raise DeviceUnavailable(f'on="{name}"', reasons, device=name)
+
+
+def _later(seconds: float, name: str, call: Callable[[Any], None], about: Any) -> None:
+    """Calls on a daemon thread of that name, so many seconds from now."""
+    timer = threading.Timer(seconds, call, [about])
+    timer.daemon, timer.name = True, name
+    timer.start()
 
 
 def _may_change(missing: Unavailable) -> bool:

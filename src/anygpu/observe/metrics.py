@@ -192,13 +192,12 @@ class ObservedMetrics:
         *,
         buckets: Sequence[float] = BUCKETS,
         health: Callable[[], Health | None] | None = None,
-        reader: UsageReader | None = None,
     ) -> None:
         #: The observation at the moment; it may have been stopped, and started again.
         self._find = find
         self._buckets = tuple(buckets)
         self._health = health
-        self._reader = UsageReader() if reader is None else reader
+        self._reader = UsageReader()
         self._reading = threading.Lock()
 
     def families(self) -> list[Family]:

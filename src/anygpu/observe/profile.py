@@ -543,37 +543,32 @@ def _about_steps(each: FunctionProfile) -> str:
 
 
 def _functions(profile: Profile) -> Html:
-    """The table of offloaded functions by device; empty HTML if none was called."""
-    if not profile.functions:
-        return Html("")
+    """The table of offloaded functions by device."""
     titles = ("calls", "each", "to device", "to host", "recompiled", "function", "device", "most of it in", "remarks")
-    seconds = _seconds(sum(each.seconds for each in profile.functions))
-    columns = (seconds, *pick(FUNCTIONS, *titles))
-    return _section(
-        "Functions",
-        "Without the calls of other offloaded functions inside of them.",
-        column_table(columns, profile.functions[:100], "Functions", PAGE),
-    )
+    about = "Without the calls of other offloaded functions inside of them."
+    return _by_seconds("Functions", about, pick(FUNCTIONS, *titles), profile.functions, 100)
 
 
 def _devices(profile: Profile) -> Html:
-    devices = by_device(profile)
-    if not devices:
-        return Html("")
-    seconds = _seconds(sum(each.seconds for each in devices))
-    return _section("Devices", "", column_table((seconds, *DEVICES[1:]), devices, "Devices", PAGE))
+    return _by_seconds("Devices", "", DEVICES[1:], by_device(profile))
 
 
 def _operations(profile: Profile) -> Html:
     """The table of operations; their seconds are shares of their program's by estimated work."""
-    if not profile.operations:
-        return Html("")
-    seconds = _seconds(sum(each.seconds for each in profile.operations))
-    return _section(
-        "Operations",
-        "What programs took on devices is measured; how it divides among their operations is estimated by their work.",
-        column_table((seconds, *OPERATIONS[1:]), profile.operations[:40], "Operations", PAGE),
+    about = (
+        "What programs took on devices is measured; how it divides among their operations is estimated by their work."
     )
+    return _by_seconds("Operations", about, OPERATIONS[1:], profile.operations, 40)
+
+
+def _by_seconds(
+    title: str, about: str, columns: Sequence[Column[Any]], rows: Sequence[Any], most: int | None = None
+) -> Html:
+    """A section with a table, whose first column has seconds as shares of all rows'; empty HTML without rows."""
+    if not rows:
+        return Html("")
+    seconds = _seconds(sum(each.seconds for each in rows))
+    return _section(title, about, column_table((seconds, *columns), rows[:most], title, PAGE))
 
 
 def _sources(profile: Profile) -> list[Html]:

@@ -371,14 +371,11 @@ class ProcessWatch:
         # Not the median: three of four calls have to be as slow as that, so that a busy minute is no finding.
         usual = float(np.quantile(ratios, 0.25))
         return self._once(
-            Anomaly(
-                kind="slower than predicted",
-                subject=key[0],
-                device=key[1],
-                sentence=f"{key[0]} takes {usual:.1f} times as long on {key[1]} as predicted. Placement learns from "
-                "what it measures; `anygpu devices --calibrate` measures the device again.",
-                time=now,
-            ),
+            "slower than predicted",
+            key,
+            f"{key[0]} takes {usual:.1f} times as long on {key[1]} as predicted. Placement learns from what it "
+            "measures; `anygpu devices --calibrate` measures the device again.",
+            now,
             holds=usual > _TOO_SLOW,
             over=usual < _FINE,
         )
@@ -391,17 +388,8 @@ class ProcessWatch:
             found += self._grows(device, device, held.bytes, sample.limits.get(device), now)
         for device, each in sample.usage.items():
             reasons = each.throttled or ()
-            found += self._once(
-                Anomaly(
-                    kind="throttled",
-                    subject=device,
-                    device=device,
-                    sentence=f"{device} runs slower than it could: {', '.join(reasons)}.",
-                    time=now,
-                ),
-                holds=bool(reasons),
-                over=not reasons,
-            )
+            slower = f"{device} runs slower than it could: {', '.join(reasons)}."
+            found += self._once("throttled", (device, device), slower, now, holds=bool(reasons), over=not reasons)
         return found
 
     def _grows(self, name: str, device: str | None, held: int, limit: int | None, now: float) -> list[Anomaly]:
@@ -415,43 +403,29 @@ class ProcessWatch:
         leaking = samples.leak()
         if leaking is not None:
             each = f"{readable_bytes(int(leaking.bytes_per_step))} a call"
-            found += self._once(
-                Anomaly(
-                    kind="leak",
-                    subject=name,
-                    device=device,
-                    sentence=f"The memory of {where} only grows: {readable_bytes(leaking.grown)} so far, {each}.",
-                    time=now,
-                ),
-                holds=True,
-                over=False,
-            )
+            grows = f"The memory of {where} only grows: {readable_bytes(leaking.grown)} so far, {each}."
+            found += self._once("leak", (name, device), grows, now, holds=True, over=False)
         else:
             self._said.discard(("leak", name, device))
         soon = samples.time_until(limit) if limit is not None and leaking is not None else None
         if soon is not None:
-            found += self._once(
-                Anomaly(
-                    kind="memory runs out",
-                    subject=name,
-                    device=device,
-                    sentence=f"At this rate the memory of {where} is full {_when(soon)}.",
-                    time=now,
-                ),
-                holds=soon.seconds < _SOON,
-                over=soon.earliest > _SOON,
-            )
+            full = f"At this rate the memory of {where} is full {_when(soon)}."
+            holds, over = soon.seconds < _SOON, soon.earliest > _SOON
+            found += self._once("memory runs out", (name, device), full, now, holds=holds, over=over)
         return found
 
-    def _once(self, anomaly: Anomaly, *, holds: bool, over: bool) -> list[Anomaly]:
-        """The anomaly if it holds and was not told since it was last over."""
-        key = (anomaly.kind, anomaly.subject, anomaly.device)
+    def _once(
+        self, kind: str, about: tuple[str, str | None], sentence: str, now: float, *, holds: bool, over: bool
+    ) -> list[Anomaly]:
+        """An anomaly of a subject and a device, if it holds and was not told since it was last over."""
+        key = (kind, *about)
         if over:
             self._said.discard(key)
         if not holds or key in self._said:
             return []
         self._said.add(key)
-        return [anomaly]
+        subject, device = about
+        return [Anomaly(kind=kind, subject=subject, device=device, sentence=sentence, time=now)]
 
 
 class _Samples:

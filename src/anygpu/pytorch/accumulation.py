@@ -5,7 +5,7 @@ each goes through twice: first without gradients, for the loss and its gradient 
 then with that gradient, on the same random numbers. Both give the gradients of the whole batch.
 
 The first half finds out how a loss combines (`Combining`): `known` for torch's own, `found_by_values` for others. The
-second half, `Passes`, computes.
+second half computes: `StepCalling` calls the module and the loss with a batch, and `Passes` runs it forward and back.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import nn
 
 from anygpu.engines.torch.engine import is_out_of_memory
+from anygpu.errors import InvalidOption
 from anygpu.pytorch.batches import all_have_rows, bounds, joined, leaves, mapped, part_of
 from anygpu.pytorch.measuring import Laps
 from anygpu.pytorch.undoing import Buffers, random_state, set_random_state
@@ -244,6 +246,89 @@ def _replaced(tree: Any, leaf: torch.Tensor, other: torch.Tensor) -> Any:
     return mapped(tree, lambda each: other if each is leaf else each)
 
 
+# -- how a batch goes through a module and back
+
+
+class StepCalling:
+    """The calls of a step: `model` with a batch's inputs, `loss` with outputs and targets.
+
+    ========================  =====================  ==========================
+    batch                     outputs                loss
+    ========================  =====================  ==========================
+    a pair, inputs a tensor   `model(inputs)`        `loss(outputs, targets)`
+    a pair, inputs a tuple    `model(*inputs)`       `loss(outputs, targets)`
+    a pair, inputs a mapping  `model(**inputs)`      `loss(outputs, targets)`
+    a mapping                 `model(**batch)`       `loss(outputs, batch)`
+    anything, with forward=   `forward(model, ...)`  `loss(outputs, batch)`
+    ========================  =====================  ==========================
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss: Callable[[Any, Any], torch.Tensor],
+        forward: Callable[[Any, Any], Any] | None = None,
+    ) -> None:
+        self.model = model
+        self.loss = loss
+        self._forward = forward
+
+    def forward(self, batch: Any) -> Any:
+        """The outputs of the module for a batch, called as the table says."""
+        if self._forward is not None:
+            return self._forward(self.model, batch)
+        if isinstance(batch, Mapping):
+            return self.model(**batch)
+        inputs = batch[0]
+        if isinstance(inputs, Mapping):
+            return self.model(**inputs)
+        if isinstance(inputs, tuple | list) and not hasattr(inputs, "_fields"):
+            return self.model(*inputs)
+        return self.model(inputs)
+
+    def loss_of(self, outputs: Any, batch: Any) -> torch.Tensor:
+        """The loss of outputs, with the targets of a batch."""
+        return self.loss(outputs, self.targets(batch))
+
+    def loss_by(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        """The loss of that module instead, which may be a copy on fake tensors."""
+        return self.loss_of(self.outputs_by(model, batch), batch)
+
+    def outputs_by(self, model: torch.nn.Module, batch: Any) -> Any:
+        """The outputs of that module instead."""
+        return StepCalling(model, self.loss, self._forward).forward(batch)
+
+    def uncompiled(self) -> StepCalling:
+        """The same with the module as it was before it was compiled, so that nothing is compiled anew."""
+        return StepCalling(getattr(self.model, "_orig_mod", self.model), self.loss, self._forward)
+
+    def named_modules(self) -> list[tuple[str, torch.nn.Module]]:
+        """Every module that a backward pass goes through: the model's, and the loss's if it is one."""
+        losses = self.loss.named_modules(prefix="loss") if isinstance(self.loss, torch.nn.Module) else ()
+        return [*self.model.named_modules(), *losses]
+
+    def targets(self, batch: Any) -> Any:
+        """The part of a batch that the loss gets beside the outputs."""
+        return batch if self._forward is not None or isinstance(batch, Mapping) else batch[1]
+
+    def check(self, batch: Any) -> None:
+        """Raises `InvalidOption` for a batch that is none of the table's."""
+        if self._forward is not None or isinstance(batch, Mapping):
+            return
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise InvalidOption(
+                f"a batch of a Step is a pair of inputs and targets, or a mapping, and this is {_type_of(batch)}. "
+                "For any other, pass forward=, a function of the model and the batch that returns the outputs."
+            )
+
+
+def _type_of(batch: Any) -> str:
+    """The type of a batch, and the length of a tuple or list, for an error."""
+    if isinstance(batch, tuple | list):
+        return f"a {type(batch).__name__} of {len(batch)}"
+    return f"a {type(batch).__name__}"
+
+
 #: Outputs up to this size are kept, to compare the loss of the whole with what its parts were taken for.
 _MOST_COMPARED = 16 << 20
 #: How far the two may differ: rounding, by the type in which the module computes.
@@ -254,41 +339,27 @@ class Disagreement(Exception):
     """The loss of a batch is not what values had shown: the gradients so far are wrong, and computed otherwise."""
 
 
+@dataclass(frozen=True)
 class Passes:
     """How one batch goes through a module and back; gradients are left in the parameters.
 
     Each method returns the loss of the whole batch, without its graph.
     """
 
-    def __init__(
-        self,
-        forward: Callable[[Any], Any],
-        loss: Callable[[Any, Any], torch.Tensor],
-        targets: Callable[[Any], Any],
-        backward: Callable[[torch.Tensor], None],
-        cast: Callable[[], AbstractContextManager[Any]],
-        device: torch.device,
-        laps: Laps,
-        buffers: Buffers | None = None,
-    ) -> None:
-        #: Outputs for a batch, or for a part of one.
-        self.forward = forward
-        #: The loss of outputs and targets.
-        self.loss = loss
-        #: Of a batch.
-        self.targets = targets
-        #: Backward from a loss: scaled where the precision needs it, and divided where batches accumulate.
-        self.backward = backward
-        self.cast = cast
-        self.device = device
-        self.laps = laps
-        #: Those that each micro-batch has to find as the first one did.
-        self.buffers = buffers
+    calling: StepCalling
+    _: KW_ONLY
+    #: Backward from a loss: scaled where the precision needs it, and divided where batches accumulate.
+    backward: Callable[[torch.Tensor], None]
+    cast: Callable[[], AbstractContextManager[Any]]
+    device: torch.device
+    laps: Laps
+    #: Those that each micro-batch has to find as the first one did.
+    buffers: Buffers | None = None
 
     def whole(self, batch: Any) -> torch.Tensor:
         """Runs the batch at once."""
         with self.cast():
-            loss = scalar(self.loss(self.forward(batch), self.targets(batch)))
+            loss = scalar(self.calling.loss_of(self.calling.forward(batch), batch))
         self.laps.lap("forward")
         self.backward(loss)
         self.laps.lap("backward")
@@ -308,13 +379,13 @@ class Passes:
             part = part_of(batch, rows, begin, end)
             self._same_buffers(begin)
             with self.cast():
-                outputs = self.forward(part)
+                outputs = self.calling.forward(part)
                 if counted is not None:
                     if total is None:
-                        total = counted.divisor(outputs, self.targets(batch))
-                    loss = counted.summed(outputs, self.targets(part)) / total
+                        total = counted.divisor(outputs, self.calling.targets(batch))
+                    loss = counted.summed(outputs, self.calling.targets(part)) / total
                 else:
-                    loss = scalar(self.loss(outputs, self.targets(part)))
+                    loss = scalar(self.calling.loss_of(outputs, part))
                     if combining.kind == "mean":
                         loss = loss * ((end - begin) / rows)
             if kept is not None:
@@ -335,7 +406,7 @@ class Passes:
         """Raises `Disagreement` if the loss of all outputs differs from the one that parts gave. Random states stay."""
         state = random_state(self.device)
         with torch.no_grad(), self.cast():
-            expected = self.loss(outputs, self.targets(batch))
+            expected = self.calling.loss_of(outputs, batch)
         set_random_state(state, self.device)
         self.laps.lap("forward")
         far = float((expected - found).abs())
@@ -354,11 +425,11 @@ class Passes:
             self._same_buffers(begin)
             states.append(random_state(self.device))
             with torch.no_grad(), self.cast():
-                parts.append(self.forward(part_of(batch, rows, begin, end)))
+                parts.append(self.calling.forward(part_of(batch, rows, begin, end)))
         leaf_outputs = mapped(joined(parts), _as_leaf)
         del parts
         with self.cast():
-            loss = scalar(self.loss(leaf_outputs, self.targets(batch)))
+            loss = scalar(self.calling.loss_of(leaf_outputs, batch))
         self.laps.lap("forward")
         # Parameters that the loss uses itself get their gradients here.
         self.backward(loss)
@@ -371,7 +442,7 @@ class Passes:
             self._same_buffers(1)
             set_random_state(state, self.device)
             with self.cast():
-                outputs = leaves(self.forward(part_of(batch, rows, begin, end)))
+                outputs = leaves(self.calling.forward(part_of(batch, rows, begin, end)))
             self.laps.lap("forward")
             pairs = [
                 (output, gradient[begin:end])
@@ -391,7 +462,7 @@ class Passes:
 
         `weighted` if the loss combines and no target forbids it, else `twice`.
         """
-        if combining.kind == "unknown" or (combining.unless and has_any(self.targets(batch), combining.unless)):
+        if combining.kind == "unknown" or (combining.unless and has_any(self.calling.targets(batch), combining.unless)):
             return self.twice(batch, rows, size)
         return self.weighted(batch, rows, size, combining, precision)
 
@@ -404,8 +475,6 @@ class Passes:
 def scalar(loss: Any) -> torch.Tensor:
     """The loss without axes. Raises `InvalidOption` unless it is a tensor of one value."""
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        from anygpu.errors import InvalidOption
-
         shape = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
         raise InvalidOption(
             f"the loss of a Step has to be a tensor with one value, and this one returned {shape}. Give it a "

@@ -20,6 +20,7 @@ from anygpu.errors import AnyGPUError, InvalidOption, name_of, text_of
 from anygpu.pytorch.batches import count_rows, leaves, mapped
 from anygpu.pytorch.checkpointing import candidates, checkpointed, is_compiled, layer_of
 from anygpu.pytorch.live_bytes import LiveBytes
+from anygpu.pytorch.precision import autocast
 from anygpu.pytorch.step_plans import PRECISIONS, Footprint, LayerCost, StepPrecision
 
 # -- copies of modules, optimisers and batches that have shapes and no data. The originals are not touched
@@ -160,11 +161,21 @@ def predict(
         raise InvalidOption(f"a prediction needs at least one row, not {rows}")
     if precision not in PRECISIONS:
         raise InvalidOption(f"precision is one of {', '.join(PRECISIONS)}, not {precision!r}")
+    with _without_data():
+        return _predicted(model, loss_of, batch, rows, tuple(checkpoint), precision, optimizer, accumulate)
+
+
+@contextlib.contextmanager
+def _without_data() -> Iterator[None]:
+    """A block that runs a module on fakes. Raises `CannotPredict` for whatever that raises, but for `InvalidOption`.
+
+    Random numbers are as before afterwards.
+    """
     random_state = torch.get_rng_state()
     # Where cycles of the user's are collected in the middle, what dies there would be missed or counted at random.
     with _collector_paused():
         try:
-            return _predicted(model, loss_of, batch, rows, tuple(checkpoint), precision, optimizer, accumulate)
+            yield
         except InvalidOption:
             raise
         except Exception as error:  # the user's code, and torch's own on fakes, raise what they like
@@ -220,7 +231,7 @@ def _predicted(
             layers.watched(copied, () if is_compiled(model) else candidates(copied)),
             checkpointed(copied, checkpoint, preserve_random_state=False),
         ):
-            with _autocast(device, precision):
+            with autocast(device, precision):
                 loss = loss_of(copied, inputs)
             layers.finished()
             forward_flops = live.flops
@@ -253,25 +264,18 @@ def predict_outputs(
 
     `outputs_of(model, batch)` is the forward pass. Raises `CannotPredict` as `predict` does.
     """
-    random_state = torch.get_rng_state()
-    with _collector_paused():
-        try:
-            mode = FakeTensorMode(allow_non_fake_inputs=True)
-            copied, _ = fake_module(mode, model)
-            inputs = fake_batch(mode, batch, rows)
-            live = LiveBytes()
-            for one in (*copied.parameters(), *copied.buffers(), *leaves(inputs)):
-                live.add(one)
-            before = live.peak = live.now
-            with torch.no_grad(), mode, live:
-                outputs = outputs_of(copied, inputs)
-            needed: int = live.peak - before + sum(leaf.nbytes for leaf in leaves(outputs))
-            return needed
-        except Exception as error:  # the user's code, and torch's own on fakes, raise what they like
-            first = (text_of(error).strip().splitlines() or [""])[0]
-            raise CannotPredict(f"{name_of(error)} without data ({first})") from error
-        finally:
-            torch.set_rng_state(random_state)
+    with _without_data():
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        copied, _ = fake_module(mode, model)
+        inputs = fake_batch(mode, batch, rows)
+        live = LiveBytes()
+        for one in (*copied.parameters(), *copied.buffers(), *leaves(inputs)):
+            live.add(one)
+        before = live.peak = live.now
+        with torch.no_grad(), mode, live:
+            outputs = outputs_of(copied, inputs)
+        needed: int = live.peak - before + sum(leaf.nbytes for leaf in leaves(outputs))
+        return needed
 
 
 def _stepped(
@@ -366,14 +370,6 @@ class _Layers:
             for name, layer in self._found.items()
             if layer.freed_bytes
         )
-
-
-def _autocast(device: str, precision: StepPrecision) -> contextlib.AbstractContextManager[Any]:
-    """The context in which a module computes in that precision; none for float32."""
-    if precision == "float32":
-        return contextlib.nullcontext()
-    autocast: contextlib.AbstractContextManager[Any] = torch.autocast(device, dtype=getattr(torch, precision))
-    return autocast
 
 
 @contextlib.contextmanager

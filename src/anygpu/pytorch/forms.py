@@ -1,23 +1,23 @@
 """Batches of one form: how they are planned, whether they may be cut, and how the losses of their parts combine.
 
-`PlanningWork` is all that a planner gets to know, `StepCalling` calls the module and the loss with a batch, and
-`BatchForm` keeps what was found out for batches of one form. It looks at a few rows when a plan first cuts a batch, and
-compares the gradients of the whole with those of parts now and then.
+`PlanningWork` is all that a planner gets to know, and `BatchForm` keeps what was found out for batches of one form. It
+looks at a few rows when a plan first cuts a batch, and compares the gradients of the whole with those of parts now and
+then.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from anygpu.engines.torch.engine import TorchMeter, is_out_of_memory, meter_for
-from anygpu.errors import InvalidOption, OutOfMemory
-from anygpu.pytorch.accumulation import Combining, found_by_values, known
+from anygpu.errors import OutOfMemory
+from anygpu.pytorch.accumulation import Combining, StepCalling, found_by_values, known
 from anygpu.pytorch.batches import all_have_rows, bounds, count_rows, joined, leaves, moved, part_of
 from anygpu.pytorch.checkpointing import candidates
 from anygpu.pytorch.footprint import CannotPredict
@@ -81,6 +81,7 @@ class PlanningWork:
 
 
 MakePlanner = Callable[[PlanningWork], StepPlanner]
+_Replied = TypeVar("_Replied")
 
 
 def halving_for(work: PlanningWork, why: str = "nothing is predicted") -> StepPlanner:
@@ -93,84 +94,6 @@ def halving_for(work: PlanningWork, why: str = "nothing is predicted") -> StepPl
         layers=candidates(work.model),
         why=f"its memory cannot be predicted, so a step that does not fit is halved ({why})",
     )
-
-
-class StepCalling:
-    """The calls of a step: `model` with a batch's inputs, `loss` with outputs and targets.
-
-    ========================  =====================  ==========================
-    batch                     outputs                loss
-    ========================  =====================  ==========================
-    a pair, inputs a tensor   `model(inputs)`        `loss(outputs, targets)`
-    a pair, inputs a tuple    `model(*inputs)`       `loss(outputs, targets)`
-    a pair, inputs a mapping  `model(**inputs)`      `loss(outputs, targets)`
-    a mapping                 `model(**batch)`       `loss(outputs, batch)`
-    anything, with forward=   `forward(model, ...)`  `loss(outputs, batch)`
-    ========================  =====================  ==========================
-    """
-
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        loss: Callable[[Any, Any], torch.Tensor],
-        forward: Callable[[Any, Any], Any] | None = None,
-    ) -> None:
-        self.model = model
-        self.loss = loss
-        self._forward = forward
-
-    def forward(self, batch: Any) -> Any:
-        """The outputs of the module for a batch, called as the table says."""
-        if self._forward is not None:
-            return self._forward(self.model, batch)
-        if isinstance(batch, Mapping):
-            return self.model(**batch)
-        inputs = batch[0]
-        if isinstance(inputs, Mapping):
-            return self.model(**inputs)
-        if isinstance(inputs, tuple | list) and not hasattr(inputs, "_fields"):
-            return self.model(*inputs)
-        return self.model(inputs)
-
-    def loss_by(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
-        """The loss of that module instead, which may be a copy on fake tensors."""
-        return self.loss(self.outputs_by(model, batch), self.targets(batch))
-
-    def outputs_by(self, model: torch.nn.Module, batch: Any) -> Any:
-        """The outputs of that module instead."""
-        return StepCalling(model, self.loss, self._forward).forward(batch)
-
-    def comparer(self, parameters: Sequence[torch.nn.Parameter], device: torch.device) -> Comparer:
-        """Compares what this calls. A module that was compiled is taken as it was before, to compile nothing anew."""
-        inner = getattr(self.model, "_orig_mod", self.model)
-        other = StepCalling(inner, self.loss, self._forward)
-        return Comparer(inner, other.forward, self.loss, self.targets, parameters, device)
-
-    def named_modules(self) -> list[tuple[str, torch.nn.Module]]:
-        """Every module that a backward pass goes through: the model's, and the loss's if it is one."""
-        losses = self.loss.named_modules(prefix="loss") if isinstance(self.loss, torch.nn.Module) else ()
-        return [*self.model.named_modules(), *losses]
-
-    def targets(self, batch: Any) -> Any:
-        """The part of a batch that the loss gets beside the outputs."""
-        return batch if self._forward is not None or isinstance(batch, Mapping) else batch[1]
-
-    def check(self, batch: Any) -> None:
-        """Raises `InvalidOption` for a batch that is none of the table's."""
-        if self._forward is not None or isinstance(batch, Mapping):
-            return
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise InvalidOption(
-                f"a batch of a Step is a pair of inputs and targets, or a mapping, and this is {_described(batch)}. "
-                "For any other, pass forward=, a function of the model and the batch that returns the outputs."
-            )
-
-
-def _described(batch: Any) -> str:
-    """The type of a batch, and the length of a tuple or list, for an error."""
-    if isinstance(batch, tuple | list):
-        return f"a {type(batch).__name__} of {len(batch)}"
-    return f"a {type(batch).__name__}"
 
 
 class BatchForm:
@@ -194,7 +117,7 @@ class BatchForm:
         #: What a receipt says of the comparison that allows the present step to be cut, or forbids it.
         self.note = ""
         self._comparisons = comparisons
-        self._comparer = calling.comparer(work.parameters, work.device)
+        self._comparer = Comparer(calling.uncompiled(), work.parameters, work.device)
         self._hooks = BackwardHooks(calling.named_modules(), work.parameters)
         #: The hook for which a batch is not cut; empty if there is none.
         self._hook = ""
@@ -220,30 +143,23 @@ class BatchForm:
         """Tells the planner how a step went."""
         if plan.micro_batch < rows:
             self._comparisons.ran_cut()
-        try:
-            self.planner.ran(plan, rows, seconds, peak_bytes)
-        except CannotPredict as error:
-            self._halve(error)
+        self._asked(lambda planner: planner.ran(plan, rows, seconds, peak_bytes))
 
     def failed(self, plan: StepPlan, batch: Any, rows: int) -> StepPlan | None:
         """The next plan after one that ran out of memory; `None` when nothing smaller is left."""
-        try:
-            smaller = self.planner.failed(plan, rows)
-        except CannotPredict as error:
-            smaller = self._halve(error).failed(plan, rows)
+        smaller = self._asked(lambda planner: planner.failed(plan, rows))
         return None if smaller is None else self._allowed(smaller, batch, rows)
 
     def _next(self, rows: int) -> StepPlan:
-        """The planner's plan; a planner whose predictions fail is replaced."""
-        try:
-            return self.planner.next(rows)
-        except CannotPredict as error:
-            return self._halve(error).next(rows)
+        return self._asked(lambda planner: planner.next(rows))
 
-    def _halve(self, error: CannotPredict) -> StepPlanner:
-        """Replaces the planner by one that needs no predictions, and returns it."""
-        self.planner = halving_for(self._work, error.reason)
-        return self.planner
+    def _asked(self, ask: Callable[[StepPlanner], _Replied]) -> _Replied:
+        """The planner's answer; one whose predictions fail is replaced by one that needs none, and asked again."""
+        try:
+            return ask(self.planner)
+        except CannotPredict as error:
+            self.planner = halving_for(self._work, error.reason)
+            return ask(self.planner)
 
     def _allowed(self, plan: StepPlan, batch: Any, rows: int) -> StepPlan:
         """The plan, if the batch may be cut as it says; whether it may is looked at when it matters."""
@@ -287,10 +203,7 @@ class BatchForm:
 
     def _compare(self, batch: Any, rows: int, size: int) -> str:
         """Compare as many rows at once as fit with their parts, and return why a batch may not be cut, if so."""
-        try:
-            room = self.planner.room(rows)
-        except CannotPredict as error:
-            room = self._halve(error).room(rows)
+        room = self._asked(lambda planner: planner.room(rows))
         unclear = ""
 
         def gradients(count: int) -> str:
@@ -444,7 +357,7 @@ class BatchForm:
 
             def loss_of(part: Any) -> torch.Tensor:
                 buffers.restore()
-                return calling.loss(calling.forward(part), calling.targets(part))
+                return calling.loss_of(calling.forward(part), part)
 
             return found_by_values(loss_of, few, rows, changed=few)
 
@@ -453,13 +366,13 @@ class BatchForm:
         calling, work, few = self._calling, self._work, shown.batch
         rows = _rows_of(shown)
         with undisturbed(work.model, work.device) as buffers:
-            whole = calling.loss(calling.forward(few), calling.targets(few))
+            whole = calling.loss_of(calling.forward(few), few)
             parts = []
             for begin, end in bounds(rows, 1):
                 buffers.restore()
                 parts.append(calling.forward(part_of(few, rows, begin, end)))
             buffers.restore()
-            after = calling.loss(joined(parts), calling.targets(few))
+            after = calling.loss_of(joined(parts), few)
         return same(after, whole)
 
 

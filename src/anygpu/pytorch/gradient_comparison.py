@@ -10,7 +10,7 @@ attributes are as before, and neither the optimiser nor the scaler of float16 ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -19,11 +19,11 @@ from torch.nn.modules import module as torch_module
 from torch.overrides import TorchFunctionMode
 
 from anygpu.engines.torch.engine import is_out_of_memory
-from anygpu.pytorch.accumulation import Combining, Disagreement, Passes
+from anygpu.pytorch.accumulation import Combining, Disagreement, Passes, StepCalling
 from anygpu.pytorch.batches import all_have_rows, bounds, joined, leaves, mapped, part_of
 from anygpu.pytorch.checkpointing import checkpointed
 from anygpu.pytorch.measuring import HostLaps
-from anygpu.pytorch.rows import brief_of, name_of_norm, same, undisturbed
+from anygpu.pytorch.rows import brief_of, changed_buffer, name_of_norm, same, undisturbed
 from anygpu.pytorch.undoing import Buffers, random_state, without_gradients
 
 # -- when the gradients of whole batches are compared with those of their parts, and what is said of it
@@ -200,19 +200,9 @@ class Comparer:
     It first runs without fixed random numbers; a module that draws some is compared with fixed ones from then on.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        forward: Callable[[Any], Any],
-        loss: Callable[[Any, Any], torch.Tensor],
-        targets: Callable[[Any], Any],
-        parameters: Sequence[torch.nn.Parameter],
-        device: torch.device,
-    ) -> None:
-        self._model = model
-        self._forward = forward
-        self._loss = loss
-        self._targets = targets
+    def __init__(self, calling: StepCalling, parameters: Sequence[torch.nn.Parameter], device: torch.device) -> None:
+        self._calling = calling
+        self._model = calling.model
         self._parameters = parameters
         self._device = device
         #: Whether a forward pass draws random numbers: then fixed ones take their place, which takes more time.
@@ -277,15 +267,13 @@ class Comparer:
                 if is_out_of_memory(error):
                     raise  # that says nothing of the module
                 return Compared(f"parts of {size} rows cannot be computed ({brief_of(error)})", raised=True)
-            what = self._first_far(norms, rows, size) or _first_buffer(buffers, changed, buffers.now())
+            what = self._first_far(norms, rows, size) or changed_buffer(buffers, changed, buffers.now())
             return Compared(what and (name_of_norm(self._model) or what))
 
     def _passes(self, buffers: Buffers) -> Passes:
         """Passes of the module in its own types, without autocast or scaling."""
         return Passes(
-            forward=self._forward,
-            loss=self._loss,
-            targets=self._targets,
+            self._calling,
             backward=torch.Tensor.backward,
             cast=nullcontext,
             device=self._device,
@@ -320,12 +308,12 @@ class Comparer:
         """
         with undisturbed(self._model, self._device) as buffers:
             try:
-                together = self._forward(batch)
+                together = self._calling.forward(batch)
                 changed = buffers.now()
                 parts = []
                 for begin, end in bounds(rows, size):
                     buffers.restore()
-                    parts.append(self._forward(part_of(batch, rows, begin, end)))
+                    parts.append(self._calling.forward(part_of(batch, rows, begin, end)))
                 after = buffers.now()
                 if all_have_rows(together, rows):
                     is_same = all(map(same, leaves(joined(parts)), leaves(together)))
@@ -336,17 +324,17 @@ class Comparer:
                     raise  # that says nothing of the module
                 return Compared(unclear=f"outputs of {rows} rows cannot be computed: {brief_of(error)}")
             what = "" if is_same else f"outputs of {rows} rows at once are not those of parts of {size} rows"
-            what = what or _first_buffer(buffers, changed, after)
+            what = what or changed_buffer(buffers, changed, after)
             return Compared(what and (name_of_norm(self._model) or what))
 
     def _same_losses(
         self, together: Any, parts: Sequence[Any], batch: Any, rows: int, size: int, combining: Combining
     ) -> bool:
         """Whether the losses of parts make that of the whole, for outputs that have no rows."""
-        whole = self._loss(together, self._targets(batch))
+        whole = self._calling.loss_of(together, batch)
         found = torch.zeros_like(whole)
         for outputs, (begin, end) in zip(parts, bounds(rows, size), strict=True):
-            loss = self._loss(outputs, self._targets(part_of(batch, rows, begin, end)))
+            loss = self._calling.loss_of(outputs, part_of(batch, rows, begin, end))
             found += loss * ((end - begin) / rows) if combining.kind == "mean" else loss
         return same(found, whole)
 
@@ -374,14 +362,6 @@ def _bound_of(parameter: torch.Tensor, device: torch.device) -> _Bound:
     found = _BOUNDS.get(parameter.dtype, _SINGLE)
     is_reduced = device.type == "cuda" or torch.get_float32_matmul_precision() != "highest"
     return _REDUCED if found is _SINGLE and is_reduced else found
-
-
-def _first_buffer(buffers: Buffers, wanted: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> str:
-    """A sentence about the first buffer with another value after parts than after the whole; empty if there is none."""
-    for name, one, other in zip(buffers.names(), wanted, found, strict=True):
-        if not same(other, one):
-            return f"the buffer {name} is computed from all rows of a batch"
-    return ""
 
 
 def _same_state(one: Any, other: Any) -> bool:

@@ -300,15 +300,14 @@ class FormPlanner:
         size = way.micro_batch
         while size > 1 and self._micro_batch is None and not self._whole:
             size = math.ceil(size / 2)
-            smaller = way._replace(micro_batch=size)
-            if smaller not in self._failed:
-                self._take(PlanFit(smaller, self._fitting.peak(smaller)))
-                self._exploring = None
-                return self.next(rows)
-        least = self._least(way.precision)
-        if least.way in self._failed:
-            return None
-        self._take(least)
+            fit = self._fit_of(way._replace(micro_batch=size))
+            if fit.way not in self._failed:
+                break
+        else:
+            fit = self._least(way.precision)
+            if fit.way in self._failed:
+                return None
+        self._take(fit)
         self._exploring = None
         return self.next(rows)
 

@@ -60,6 +60,14 @@ def own_precision(model: torch.nn.Module) -> StepPrecision | None:
     return _NAMES[found.pop()] if found in ({torch.bfloat16}, {torch.float16}) else None
 
 
+def autocast(device: str, precision: StepPrecision) -> AbstractContextManager[Any]:
+    """The context in which a module computes in that precision on a kind of device; none for float32."""
+    if precision == "float32":
+        return nullcontext()
+    cast: AbstractContextManager[Any] = torch.autocast(device, _DTYPES[precision])
+    return cast
+
+
 class Casting:
     """Contexts and scaling that a precision needs around a step."""
 
@@ -73,10 +81,7 @@ class Casting:
 
         At its end torch forgets the converted weights.
         """
-        if precision == "float32" or precision == self._own:
-            return nullcontext()
-        cast: AbstractContextManager[Any] = torch.autocast(self._device.type, _DTYPES[precision])
-        return cast
+        return autocast(self._device.type, "float32" if precision == self._own else precision)
 
     def scaler(self, precision: StepPrecision) -> torch.amp.GradScaler | None:
         """The gradient scaler of float16; `None` for other precisions.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -156,9 +156,8 @@ def look_at_rows(
             return Shown(
                 name_of_norm(model) or f"the module does not take fewer rows ({brief_of(error)})", few, together
             )
-        if not all(len(after) == len(changed) and _same_all(after, changed) for _, after in apart):
-            name = _first_difference(buffers, changed, [after for _, after in apart])
-            why = f"the buffer {name} is computed from all rows of a batch"
+        why = changed_buffer(buffers, changed, *(after for _, after in apart))
+        if why:
             return Shown(name_of_norm(model) or why, few, together)
         have_rows = all_have_rows(together, count)
         if not have_rows:
@@ -249,11 +248,7 @@ def distinct(few: Any, count: int) -> Any:
 def _same_rows(outputs: Any, expected: Any, rows: int) -> bool:
     """Whether outputs have so many rows, and the expected values up to rounding."""
     found, wanted = leaves(outputs), leaves(expected)
-    return len(found) == len(wanted) and all_have_rows(outputs, rows) and _same_all(found, wanted)
-
-
-def _same_all(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
-    return all(map(same, found, wanted))
+    return len(found) == len(wanted) and all_have_rows(outputs, rows) and all(map(same, found, wanted))
 
 
 def same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
@@ -272,12 +267,12 @@ def same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
     return bool(torch.allclose(found, wanted, rtol=0.0, atol=tolerance * size + math.ulp(0.0), equal_nan=True))
 
 
-def _first_difference(buffers: Buffers, wanted: list[torch.Tensor], all_found: list[list[torch.Tensor]]) -> str:
-    """The name of the first buffer that parts of a batch leave with another value than the whole."""
-    for place, name in enumerate(buffers.names()):
-        if any(not same(found[place], wanted[place]) for found in all_found):
-            return name
-    return "of the module"
+def changed_buffer(buffers: Buffers, wanted: Sequence[torch.Tensor], *found: Sequence[torch.Tensor]) -> str:
+    """A sentence about the first buffer that parts leave with another value than the whole; empty if there is none."""
+    for name, one, *others in zip(buffers.names(), wanted, *found, strict=True):
+        if not all(same(other, one) for other in others):
+            return f"the buffer {name} is computed from all rows of a batch"
+    return ""
 
 
 def name_of_norm(model: torch.nn.Module) -> str:

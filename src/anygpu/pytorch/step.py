@@ -23,10 +23,10 @@ from anygpu.base.units import bytes_from
 from anygpu.engines.torch.engine import is_out_of_memory
 from anygpu.errors import InvalidOption, OutOfMemory, Unsupported, name_of
 from anygpu.pytorch import measuring
-from anygpu.pytorch.accumulation import Disagreement, Passes
+from anygpu.pytorch.accumulation import Disagreement, Passes, StepCalling
 from anygpu.pytorch.batches import bounds, count_rows, form_of, leaves, moved
 from anygpu.pytorch.checkpointing import checkpointed, first_overlap, is_compiled, layer_of
-from anygpu.pytorch.forms import BatchForm, MakePlanner, PlanningWork, StepCalling
+from anygpu.pytorch.forms import BatchForm, MakePlanner, PlanningWork
 from anygpu.pytorch.gradient_comparison import Comparisons
 from anygpu.pytorch.measuring import Laps, StepMeter, laps_on
 from anygpu.pytorch.planning import bytes_of, planner_for
@@ -260,11 +260,8 @@ class Step:
                 loss = loss / count
             (loss if scaler is None else scaler.scale(loss)).backward()
 
-        calling = self._calling
         return Passes(
-            forward=calling.forward,
-            loss=calling.loss,
-            targets=calling.targets,
+            self._calling,
             backward=backward,
             cast=lambda: self._casting.cast(plan.precision),
             device=self._device,

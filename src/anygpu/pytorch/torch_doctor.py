@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -17,7 +18,7 @@ from anygpu.base.this_process import usable_processors
 from anygpu.base.units import readable_seconds
 from anygpu.errors import InvalidOption
 from anygpu.hardware import host
-from anygpu.hardware.inventory import Finding
+from anygpu.hardware.inventory import Finding, Severity
 from anygpu.pytorch import torch_settings
 from anygpu.pytorch.torch_settings import settings
 
@@ -257,14 +258,8 @@ def doctor(*, measured: bool = True) -> TorchDiagnosis:
 
     It computes for three seconds at most; `measured=False` leaves that out.
     """
-    from anygpu.pytorch.torch_doctor import facts_here
-
-    if not measured:
-        return diagnose(facts_here(Measurements()))
-    from anygpu.pytorch.torch_doctor import measure
-
     now = facts_here(Measurements())
-    return diagnose(msgspec.structs.replace(now, measured=measure(_counts_to_try(now))))
+    return diagnose(msgspec.structs.replace(now, measured=measure(_counts_to_try(now))) if measured else now)
 
 
 def _counts_to_try(facts: TorchFacts) -> list[int]:
@@ -347,18 +342,6 @@ def _is_busy(facts: TorchFacts) -> bool:
     return facts.load is not None and facts.load > facts.processors * 0.75
 
 
-def _busy(facts: TorchFacts) -> Iterator[Finding]:
-    """A note that measurements are doubtful, if other programs wanted the processors."""
-    if _is_busy(facts) and facts.measured.seconds:
-        yield Finding(
-            code="torch_busy_machine",
-            severity="note",
-            title="other programs use the processors, so what was measured here is doubtful",
-            cause=f"On average {facts.load or 0:.1f} processes wanted to run in the last minute, on {facts.processors} "
-            "processors. Ask again on a calm machine.",
-        )
-
-
 def _precision(facts: TorchFacts) -> Iterator[Finding]:
     """Matrix products in full float32 on cards that have TF32."""
     tensor_cores = [card for card in facts.cards if card.capability >= (8, 0)]
@@ -372,14 +355,6 @@ def _precision(facts: TorchFacts) -> Iterator[Finding]:
             "the mantissa instead of 23 and are several times as fast (torch's documentation: about 7 times on an "
             "A100); most networks train equally well.",
             fix=('torch.set_float32_matmul_precision("high")', "with anygpu.pytorch.settings(tf32=True): ..."),
-        )
-    if facts.environment.get("NVIDIA_TF32_OVERRIDE") == "0" and facts.cards:
-        yield Finding(
-            code="torch_tf32_forbidden",
-            severity="problem",
-            title="NVIDIA_TF32_OVERRIDE=0 forbids TF32, whatever torch is told",
-            cause="NVIDIA's libraries obey it before torch's settings.",
-            fix=("unset NVIDIA_TF32_OVERRIDE",),
         )
 
 
@@ -401,67 +376,6 @@ def _host_bfloat16(facts: TorchFacts) -> Iterator[Finding]:
         f"for most networks, with the loss in float32.{in_place}",
         fix=tuple(fix),
     )
-
-
-def _convolutions(facts: TorchFacts) -> Iterator[Finding]:
-    """cuDNN does not measure which convolution is fastest."""
-    if facts.cards and not facts.cudnn_benchmark:
-        yield Finding(
-            code="torch_no_cudnn_benchmark",
-            severity="note",
-            title="cuDNN chooses convolution algorithms by rule and does not measure them",
-            cause="Where the shapes of images stay the same, measuring once at each shape finds faster ones.",
-            fix=("torch.backends.cudnn.benchmark = True", "with anygpu.pytorch.settings(cudnn_benchmark=True): ..."),
-        )
-    ratio = facts.measured.channels_last
-    if ratio is not None and ratio > _WORTH_SAYING:
-        yield Finding(
-            code="torch_channels_last",
-            severity="note",
-            title=f"convolutions are {ratio:.1f} times as fast here with channels last",
-            cause="Measured here on one convolution, 32 channels of 56 × 56, 3 × 3, forward. The layout changes "
-            "values in their last bits at most; every layer of the network has to keep it.",
-            fix=(
-                "model = model.to(memory_format=torch.channels_last)",
-                "images = images.to(memory_format=torch.channels_last)",
-            ),
-        )
-
-
-def _debugging(facts: TorchFacts) -> Iterator[Finding]:
-    """Anomaly detection or other debugging is on."""
-    if facts.anomaly:
-        yield Finding(
-            code="torch_anomaly_mode",
-            severity="problem",
-            title="anomaly detection is on",
-            cause="Every operation records a traceback, and every gradient is searched for NaN.",
-            fix=("torch.autograd.set_detect_anomaly(False)",),
-        )
-    if facts.profiler:
-        yield Finding(
-            code="torch_profiler",
-            severity="problem",
-            title="torch's profiler is running",
-            cause="It writes down every operation. Leave its block for the steps that are not looked at.",
-        )
-    if facts.deterministic:
-        yield Finding(
-            code="torch_deterministic",
-            severity="advice",
-            title="only deterministic algorithms are allowed",
-            cause="Some operations have a faster version whose last bits differ from run to run, and new memory is "
-            "filled before it is used. Keep it if you need the same bits.",
-            fix=("torch.use_deterministic_algorithms(False)",),
-        )
-    if facts.default_dtype == "float64":
-        yield Finding(
-            code="torch_float64",
-            severity="advice",
-            title="new tensors are float64",
-            cause="They take twice the memory of float32 and at least twice the time; on most cards much more.",
-            fix=("torch.set_default_dtype(torch.float32)",),
-        )
 
 
 #: Variable, values that cost, who is concerned by it, and why.
@@ -491,31 +405,12 @@ def _variables(facts: TorchFacts) -> Iterator[Finding]:
             cause=f"With it {why}.",
             fix=(f"unset {name}",),
         )
-    if facts.environment.get("OMP_WAIT_POLICY", "").upper() == "ACTIVE":
-        yield Finding(
-            code="torch_variable_omp_wait_policy",
-            severity="advice",
-            title="OMP_WAIT_POLICY=ACTIVE is set",
-            cause="torch's threads turn in circles while they wait, and take the processors from loaders of data and "
-            "from other programs.",
-            fix=("unset OMP_WAIT_POLICY",),
-        )
 
 
-def _allocator(facts: TorchFacts) -> Iterator[Finding]:
-    """A note for cards if torch's allocator has no segments that grow."""
-    if not facts.cards:
-        return
+def _lacks_growing_segments(facts: TorchFacts) -> bool:
+    """Whether torch's allocator for a card has no segments that grow."""
     config = facts.environment.get("PYTORCH_ALLOC_CONF", facts.environment.get("PYTORCH_CUDA_ALLOC_CONF", ""))
-    if "expandable_segments" not in config and "backend:cudaMallocAsync" not in config:
-        yield Finding(
-            code="torch_allocator",
-            severity="note",
-            title="torch's allocator cannot grow its segments",
-            cause="When sizes of tensors change from step to step, memory is left in pieces that fit nothing, and "
-            "allocations then wait for the card. Segments that grow avoid most of that.",
-            fix=("export PYTORCH_ALLOC_CONF=expandable_segments:True",),
-        )
+    return bool(facts.cards) and "expandable_segments" not in config and "backend:cudaMallocAsync" not in config
 
 
 def _loading(facts: TorchFacts) -> Iterator[Finding]:
@@ -536,51 +431,87 @@ def _loading(facts: TorchFacts) -> Iterator[Finding]:
     )
 
 
-def _libraries(facts: TorchFacts) -> Iterator[Finding]:
-    """Libraries that this build of torch does not use."""
-    if not facts.mkldnn:
-        yield Finding(
-            code="torch_no_onednn",
-            severity="problem",
-            title="oneDNN is switched off, or not in this build",
-            cause="torch's own convolutions on the CPU are several times slower.",
-            fix=("torch.backends.mkldnn.set_flags(True)",),
-        )
-    limited = facts.environment.get("ATEN_CPU_CAPABILITY")
-    if limited is not None:
-        yield Finding(
-            code="torch_capability",
-            severity="advice",
-            title=f"ATEN_CPU_CAPABILITY={limited} chooses torch's kernels ({facts.capability})",
-            cause="Without it torch takes the widest instructions that this processor has.",
-            fix=("unset ATEN_CPU_CAPABILITY",),
-        )
+@dataclass(frozen=True)
+class _Rule:
+    """One finding, and when it holds. Its texts have the facts in their holes."""
+
+    code: str
+    severity: Severity
+    holds: Callable[[TorchFacts], bool]
+    title: str
+    cause: str
+    fix: tuple[str, ...] = ()
+
+    def __call__(self, facts: TorchFacts) -> Iterator[Finding]:
+        if self.holds(facts):
+            title, cause, *fix = (text.format(facts=facts) for text in (self.title, self.cause, *self.fix))
+            yield Finding(code=self.code, severity=self.severity, title=title, cause=cause, fix=tuple(fix))
 
 
-def _denormals(facts: TorchFacts) -> Iterator[Finding]:
-    """A note if numbers below the smallest normal one are much slower here."""
-    ratio = facts.measured.denormals
-    if ratio is not None and ratio > 2.0:
-        yield Finding(
-            code="torch_denormals",
-            severity="note",
-            title=f"denormals (numbers below 1e-38) are {ratio:.0f} times slower here",
-            cause="Measured here on products. Activations and gradients that fade out become such numbers; flushed to "
-            "zero they cost nothing, and lose nothing that float32 networks can use.",
-            fix=("torch.set_flush_denormal(True)",),
-        )
-
-
+#: In the order in which findings of one severity are told.
 _RULES: tuple[Callable[[TorchFacts], Iterator[Finding]], ...] = (
-    _busy,
+    _Rule("torch_busy_machine", "note", lambda facts: _is_busy(facts) and facts.measured.seconds > 0,
+          "other programs use the processors, so what was measured here is doubtful",
+          "On average {facts.load:.1f} processes wanted to run in the last minute, on {facts.processors} processors. "
+          "Ask again on a calm machine."),
     _threads,
-    _debugging,
+    _Rule("torch_anomaly_mode", "problem", lambda facts: facts.anomaly,
+          "anomaly detection is on",
+          "Every operation records a traceback, and every gradient is searched for NaN.",
+          ("torch.autograd.set_detect_anomaly(False)",)),
+    _Rule("torch_profiler", "problem", lambda facts: facts.profiler,
+          "torch's profiler is running",
+          "It writes down every operation. Leave its block for the steps that are not looked at."),
+    _Rule("torch_deterministic", "advice", lambda facts: facts.deterministic,
+          "only deterministic algorithms are allowed",
+          "Some operations have a faster version whose last bits differ from run to run, and new memory is filled "
+          "before it is used. Keep it if you need the same bits.",
+          ("torch.use_deterministic_algorithms(False)",)),
+    _Rule("torch_float64", "advice", lambda facts: facts.default_dtype == "float64",
+          "new tensors are float64",
+          "They take twice the memory of float32 and at least twice the time; on most cards much more.",
+          ("torch.set_default_dtype(torch.float32)",)),
     _variables,
-    _libraries,
+    _Rule("torch_variable_omp_wait_policy", "advice",
+          lambda facts: facts.environment.get("OMP_WAIT_POLICY", "").upper() == "ACTIVE",
+          "OMP_WAIT_POLICY=ACTIVE is set",
+          "torch's threads turn in circles while they wait, and take the processors from loaders of data and from "
+          "other programs.",
+          ("unset OMP_WAIT_POLICY",)),
+    _Rule("torch_no_onednn", "problem", lambda facts: not facts.mkldnn,
+          "oneDNN is switched off, or not in this build",
+          "torch's own convolutions on the CPU are several times slower.",
+          ("torch.backends.mkldnn.set_flags(True)",)),
+    _Rule("torch_capability", "advice", lambda facts: "ATEN_CPU_CAPABILITY" in facts.environment,
+          "ATEN_CPU_CAPABILITY={facts.environment[ATEN_CPU_CAPABILITY]} chooses torch's kernels ({facts.capability})",
+          "Without it torch takes the widest instructions that this processor has.",
+          ("unset ATEN_CPU_CAPABILITY",)),
     _precision,
+    _Rule("torch_tf32_forbidden", "problem",
+          lambda facts: facts.environment.get("NVIDIA_TF32_OVERRIDE") == "0" and bool(facts.cards),
+          "NVIDIA_TF32_OVERRIDE=0 forbids TF32, whatever torch is told",
+          "NVIDIA's libraries obey it before torch's settings.",
+          ("unset NVIDIA_TF32_OVERRIDE",)),
     _host_bfloat16,
-    _convolutions,
-    _denormals,
-    _allocator,
+    _Rule("torch_no_cudnn_benchmark", "note", lambda facts: bool(facts.cards) and not facts.cudnn_benchmark,
+          "cuDNN chooses convolution algorithms by rule and does not measure them",
+          "Where the shapes of images stay the same, measuring once at each shape finds faster ones.",
+          ("torch.backends.cudnn.benchmark = True", "with anygpu.pytorch.settings(cudnn_benchmark=True): ...")),
+    _Rule("torch_channels_last", "note", lambda facts: (facts.measured.channels_last or 0.0) > _WORTH_SAYING,
+          "convolutions are {facts.measured.channels_last:.1f} times as fast here with channels last",
+          "Measured here on one convolution, 32 channels of 56 × 56, 3 × 3, forward. The layout changes values in "
+          "their last bits at most; every layer of the network has to keep it.",
+          ("model = model.to(memory_format=torch.channels_last)",
+           "images = images.to(memory_format=torch.channels_last)")),
+    _Rule("torch_denormals", "note", lambda facts: (facts.measured.denormals or 0.0) > 2.0,
+          "denormals (numbers below 1e-38) are {facts.measured.denormals:.0f} times slower here",
+          "Measured here on products. Activations and gradients that fade out become such numbers; flushed to zero "
+          "they cost nothing, and lose nothing that float32 networks can use.",
+          ("torch.set_flush_denormal(True)",)),
+    _Rule("torch_allocator", "note", _lacks_growing_segments,
+          "torch's allocator cannot grow its segments",
+          "When sizes of tensors change from step to step, memory is left in pieces that fit nothing, and allocations "
+          "then wait for the card. Segments that grow avoid most of that.",
+          ("export PYTORCH_ALLOC_CONF=expandable_segments:True",)),
     _loading,
-)
+)  # fmt: skip

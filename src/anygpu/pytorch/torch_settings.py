@@ -15,6 +15,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, get_args
 
 import torch
@@ -63,7 +64,7 @@ def has_newer_way() -> bool:
 
 def read(slot: TorchSlot) -> Any:
     """The value of a slot now; `UNREADABLE` if torch refuses to tell."""
-    return _READERS[slot]()
+    return _SLOTS[slot].read()
 
 
 def write(values: Mapping[TorchSlot, Any]) -> None:
@@ -77,9 +78,9 @@ def write(values: Mapping[TorchSlot, Any]) -> None:
             aimed = {"cudnn_conv": read("cudnn_conv"), "cudnn_rnn": read("cudnn_rnn"), **aimed}
     if "threads" in aimed:
         aimed = {"new_threads": read("new_threads"), **aimed}
-    for slot in SLOTS:  # the order matters: each is after those whose setter writes it too
+    for slot, each in _SLOTS.items():
         if aimed.get(slot) is not None:
-            _WRITERS[slot](aimed[slot])
+            each.write(aimed[slot])
 
 
 def inherits() -> str | None:
@@ -113,49 +114,64 @@ def _older(getter: Callable[[], Any]) -> Any:
         return UNREADABLE
 
 
-def _newer(owner: Callable[[], Any]) -> Callable[[], Any]:
-    """A reader of an owner's `fp32_precision`, where torch has that."""
-    return lambda: owner().fp32_precision if has_newer_way() else UNREADABLE
-
-
-def _set_newer(owner: Callable[[], Any]) -> Callable[[Any], None]:
-    """A writer of an owner's `fp32_precision`."""
-    return lambda value: setattr(owner(), "fp32_precision", value)
-
-
 def _set_deterministic(value: tuple[bool, bool]) -> None:
     enabled, warn_only = value
     torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
 
 
-_READERS: dict[TorchSlot, Callable[[], Any]] = {
-    "matmul_precision": lambda: _older(torch.get_float32_matmul_precision),
-    "cuda_matmul": _newer(lambda: torch.backends.cuda.matmul),
-    "mkldnn_matmul": _newer(lambda: torch.backends.mkldnn.matmul),
-    "cudnn_tf32": lambda: _older(lambda: torch.backends.cudnn.allow_tf32),
-    "cudnn_conv": _newer(lambda: torch.backends.cudnn.conv),
-    "cudnn_rnn": _newer(lambda: torch.backends.cudnn.rnn),
-    "cudnn_benchmark": lambda: torch.backends.cudnn.benchmark,
-    "deterministic": lambda: (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
+class _SlotAccess(NamedTuple):
+    """How a slot is read and written, and the options of `settings` that it has to be read for."""
+
+    read: Callable[[], Any]
+    write: Callable[[Any], Any]
+    options: tuple[str, ...]
+
+
+def _newer(owner: Callable[[], Any], *options: str) -> _SlotAccess:
+    """The slot of an owner's `fp32_precision`, where torch has that."""
+    return _SlotAccess(
+        lambda: owner().fp32_precision if has_newer_way() else UNREADABLE,
+        lambda value: setattr(owner(), "fp32_precision", value),
+        options,
+    )
+
+
+_PRODUCTS = ("matmul_precision", "tf32")
+
+#: The order matters: each is written after those whose setter writes it too.
+_SLOTS: dict[TorchSlot, _SlotAccess] = {
+    "matmul_precision": _SlotAccess(
+        lambda: _older(torch.get_float32_matmul_precision), torch.set_float32_matmul_precision, _PRODUCTS
+    ),
+    "cuda_matmul": _newer(lambda: torch.backends.cuda.matmul, *_PRODUCTS),
+    "mkldnn_matmul": _newer(lambda: torch.backends.mkldnn.matmul, *_PRODUCTS),
+    "cudnn_tf32": _SlotAccess(
+        lambda: _older(lambda: torch.backends.cudnn.allow_tf32),
+        lambda value: setattr(torch.backends.cudnn, "allow_tf32", value),
+        ("tf32",),
+    ),
+    "cudnn_conv": _newer(lambda: torch.backends.cudnn.conv, "tf32"),
+    "cudnn_rnn": _newer(lambda: torch.backends.cudnn.rnn, "tf32"),
+    "cudnn_benchmark": _SlotAccess(
+        lambda: torch.backends.cudnn.benchmark,
+        lambda value: setattr(torch.backends.cudnn, "benchmark", value),
+        ("cudnn_benchmark",),
+    ),
+    "deterministic": _SlotAccess(
+        lambda: (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        _set_deterministic,
+        ("deterministic",),
     ),
     # Its first call on a thread also takes over what new threads get, so it has to come before any other.
-    "threads": torch.get_num_threads,
-    "new_threads": lambda: on_a_new_thread(torch.get_num_threads),
-}
-
-_WRITERS: dict[TorchSlot, Callable[[Any], Any]] = {
-    "matmul_precision": torch.set_float32_matmul_precision,
-    "cuda_matmul": _set_newer(lambda: torch.backends.cuda.matmul),
-    "mkldnn_matmul": _set_newer(lambda: torch.backends.mkldnn.matmul),
-    "cudnn_tf32": lambda value: setattr(torch.backends.cudnn, "allow_tf32", value),
-    "cudnn_conv": _set_newer(lambda: torch.backends.cudnn.conv),
-    "cudnn_rnn": _set_newer(lambda: torch.backends.cudnn.rnn),
-    "cudnn_benchmark": lambda value: setattr(torch.backends.cudnn, "benchmark", value),
-    "deterministic": _set_deterministic,
-    "threads": torch.set_num_threads,
-    "new_threads": lambda value: on_a_new_thread(lambda: torch.set_num_threads(value)),
+    "threads": _SlotAccess(torch.get_num_threads, torch.set_num_threads, ("threads",)),
+    "new_threads": _SlotAccess(
+        lambda: on_a_new_thread(torch.get_num_threads),
+        lambda value: on_a_new_thread(lambda: torch.set_num_threads(value)),
+        ("threads",),
+    ),
 }
 
 
@@ -343,17 +359,6 @@ def _tf32_cudnn_changes(tf32: bool, now: Mapping[TorchSlot, Any]) -> dict[TorchS
 # -- blocks
 
 
-class _Entry:
-    """One block's hold on one slot."""
-
-    def __init__(self, block: _Block, slot: TorchSlot, found: Any, value: Any) -> None:
-        self.block = block
-        self.slot = slot
-        #: The values to restore when it ends.
-        self.found = found
-        self.value = value
-
-
 class _Block:
     """One `with` block that has begun: its options and its thread."""
 
@@ -361,6 +366,17 @@ class _Block:
         self.options = options
         self.thread = threading.get_ident()
         self.thread_name = threading.current_thread().name
+
+
+@dataclass(eq=False)
+class _Entry:
+    """One block's hold on one slot."""
+
+    block: _Block
+    slot: TorchSlot
+    #: The value to restore when it ends.
+    found: Any
+    value: Any
 
 
 #: Of this process, as torch's settings are. In the order in which blocks began.
@@ -375,7 +391,8 @@ def _enter(block: _Block) -> None:
         if options.tf32 is not None or options.matmul_precision is not None:
             _refuse_inheritance(options)
         # Only what is asked for: reading what new threads get takes a thread.
-        now = {slot: read(slot) for slot in _concerned(options)}
+        given = options.given()
+        now = {slot: read(slot) for slot, each in _SLOTS.items() if not given.keys().isdisjoint(each.options)}
         wanted = changes(options, now)
         _entries.extend(_Entry(block, slot, now[slot], value) for slot, value in wanted.items())
         write(wanted)
@@ -408,22 +425,6 @@ def _next_entry(entry: _Entry) -> _Entry | None:
         if other.slot == entry.slot and (same_thread or entry.slot not in OF_A_THREAD):
             return other
     return None
-
-
-def _concerned(options: TorchOptions) -> list[TorchSlot]:
-    """The slots that have to be read for these options."""
-    found: list[TorchSlot] = []
-    if options.matmul_precision is not None or options.tf32 is not None:
-        found += ["matmul_precision", "cuda_matmul", "mkldnn_matmul"]
-    if options.tf32 is not None:
-        found += ["cudnn_tf32", "cudnn_conv", "cudnn_rnn"]
-    if options.cudnn_benchmark is not None:
-        found.append("cudnn_benchmark")
-    if options.deterministic is not None:
-        found.append("deterministic")
-    if options.threads is not None:
-        found += ["threads", "new_threads"]
-    return found
 
 
 def _refuse_conflicts(block: _Block) -> None:

@@ -126,6 +126,28 @@ class DriverWork(msgspec.Struct, frozen=True, kw_only=True):
     dispatches: int
 
 
+#: A node of a program that ran on the host, and what is told of that.
+HostedNode = tuple[int, HostOperation]
+
+
+class Account(msgspec.Struct, frozen=True, array_like=True):
+    """What one run took, as the process tells that has the device open: seconds are of that process alone."""
+
+    compile: float
+    write: float
+    run: float
+    read: float
+    bytes_to_device: int
+    bytes_to_host: int
+    bytes_skipped: int
+    device_seconds: float | None
+    peak_bytes: int | None
+    driver: DriverWork | None
+    hosted: list[HostedNode]
+    #: Reasons why values are unknown, by the receipt's field.
+    unknown: dict[str, str]
+
+
 class NetworkUse(msgspec.Struct, frozen=True, array_like=True):
     """Bytes and questions of one call to another machine."""
 

@@ -38,8 +38,8 @@ from anygpu.placement.strategies import SingleDevice
 from anygpu.placement.trust import Sample, compared, is_finite
 from anygpu.program.graph import Program
 from anygpu.program.transforms import vmap
-from anygpu.receipts.receipt import NetworkUse, Phases
-from anygpu.runtime.stacking import Marks, alike, as_given, covers, differing, rows_of, split, stack
+from anygpu.receipts.receipt import NetworkUse
+from anygpu.runtime.stacking import Marks, alike, as_given, covers, differing, divided, rows_of, split, stack
 from anygpu.workers.worker import Ran, Worker
 
 #: Variants of a program that are kept. The last one stacks every input that has ever differed, and so fits all calls.
@@ -573,9 +573,8 @@ def _least(*bounds: int | None) -> int | None:
 
 def _share(whole: Ran, calls: int) -> Ran:
     """The figures of one call in a launch: an equal part of its times and bytes."""
-    phases = msgspec.structs.asdict(whole.phases)
     return whole._replace(
-        phases=Phases(**{name: seconds / calls for name, seconds in phases.items()}),
+        phases=divided(whole.phases, calls),
         bytes_to_device=whole.bytes_to_device // calls,
         bytes_to_host=whole.bytes_to_host // calls,
         bytes_skipped=whole.bytes_skipped // calls,

@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from types import TracebackType
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, ref
 
@@ -113,9 +112,7 @@ class LaneWaiting:
     def __enter__(self) -> None:
         begin(self._future)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         end()
 
 

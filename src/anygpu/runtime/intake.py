@@ -141,9 +141,7 @@ class Intake:
     def close(self) -> None:
         """End the thread and wait for it."""
         self.end()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(5)
+        _join(self._thread)
 
     def end(self) -> None:
         """End the thread without waiting for it."""
@@ -187,6 +185,12 @@ class Intake:
         finally:
             self._looks_soon = False
         return "now" if self._items else self._bell.get()
+
+
+def _join(thread: threading.Thread | None) -> None:
+    """Waits for the end of a thread, five seconds at most, unless it is the caller's own."""
+    if thread is not None and thread is not threading.current_thread():
+        thread.join(5)
 
 
 # -- deadlines: a heap of them, and one thread that expires items in time
@@ -284,9 +288,7 @@ class Deadlines(Generic[T]):
     def close(self) -> None:
         """Lets the thread end and joins it for five seconds at most, unless it is the caller's own."""
         self.end()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(5)
+        _join(self._thread)
 
     def _watch(self) -> None:
         """The thread that waits for the next deadline, and expires one item after the other."""

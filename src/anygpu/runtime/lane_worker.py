@@ -37,8 +37,8 @@ from anygpu.receipts.receipt import Attempt, Phases, PhaseTimer, Receipt, attrib
 from anygpu.runtime.batches import Batch, BatchResults, CheckStatus, LaunchCheck
 from anygpu.runtime.future import GivingWay
 from anygpu.runtime.lanes import PLANNING, Job, Lane
-from anygpu.runtime.opaque_runner import OpaqueRunner
 from anygpu.runtime.routing import KindOfBatches, Routing, lane_of
+from anygpu.runtime.stacking import OpaqueRunner
 from anygpu.workers.task_lifecycle import FINAL, Deliver, Fail, Failed, Finished, Requeue, Started
 from anygpu.workers.worker import Ran
 

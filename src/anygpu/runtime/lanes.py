@@ -205,6 +205,14 @@ class LaneLoad:
         elif self.idle and (also_polling or self.asleep == self.idle):
             self.notify()
 
+    def account(self, seconds: float, *, succeeded: bool) -> None:
+        """Counts a task that has ended, and the seconds that it took here."""
+        self.busy_seconds += seconds
+        if succeeded:
+            self.done += 1
+        else:
+            self.failed += 1
+
     @property
     def active(self) -> int:
         """Threads that run something, and do not wait for other tasks."""

@@ -473,14 +473,8 @@ class Dispatcher(Generic[LaneType]):
 
     def settle(self, job: Job, seconds: float, *, succeeded: bool) -> None:
         """Account for a task that the device has finished."""
-        lane: LaneLoad = self.lanes[job.lane]
-        lane.used_bytes -= job.held_bytes
-        job.held_bytes = 0
-        lane.busy_seconds += seconds
-        if succeeded:
-            lane.done += 1
-        else:
-            lane.failed += 1
+        self.free_memory(job)
+        self.lanes[job.lane].account(seconds, succeeded=succeeded)
         self.queue.charge(job.tenant, seconds - job.seconds)
         self.queue.finished(job)
 

@@ -247,41 +247,11 @@ class Runtime:
         Arguments must not be changed before the future is done. Raises `QueueFull` or `QuotaExceeded` when no more
         tasks may wait.
         """
-        future = Future(self._scheduler.cancel, self._scheduler.awaited)
-        line = _callers_line()
-        modes = Modes.unusual()
-        self._scheduler.put(
-            Submission(
-                future,
-                function,
-                arguments,
-                given,
-                time.monotonic(),
-                listeners.get(),
-                line,
-                modes,
-                origin=origin_here(line),
-            )
-        )
-        return future
+        return self._put(function, arguments, given, _callers_line())
 
     def submit_beyond(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[TaskOptions]) -> Future:
         """Like `submit`, beyond the queue's limit: a running task waits for this one."""
-        future = Future(self._scheduler.cancel, self._scheduler.awaited)
-        line = users_line()
-        submission = Submission(
-            future,
-            function,
-            arguments,
-            given,
-            time.monotonic(),
-            listeners.get(),
-            line,
-            Modes.unusual(),
-            origin=origin_here(line),
-        )
-        self._scheduler.put(submission, beyond=True)
-        return future
+        return self._put(function, arguments, given, users_line(), beyond=True)
 
     def run(self, function: Callable[..., Any], /, *arguments: Any, **given: Unpack[TaskOptions]) -> Result:
         """Submits the function, waits, and returns `.value` and `.receipt`."""
@@ -291,14 +261,34 @@ class Runtime:
         self, call: Call, function: Callable[..., Any], arguments: tuple[Any, ...], given: TaskOptions
     ) -> Result:
         """Submits a call that was made already, and waits for it."""
+        return _awaited(self._put(function, arguments, given, users_line(), call=call))
+
+    def _put(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        given: TaskOptions,
+        line: tuple[str, int],
+        *,
+        call: Call | None = None,
+        beyond: bool = False,
+    ) -> Future:
+        """Gives a task to the scheduler, with the state of the thread that submits it, and returns its future."""
         future = Future(self._scheduler.cancel, self._scheduler.awaited)
-        submitted, line, modes = time.monotonic(), users_line(), Modes.unusual()
-        self._scheduler.put(
-            Submission(
-                future, function, arguments, given, submitted, listeners.get(), line, modes, call, origin_here(line)
-            )
+        submission = Submission(
+            future,
+            function,
+            arguments,
+            given,
+            time.monotonic(),
+            listeners.get(),
+            line,
+            Modes.unusual(),
+            call,
+            origin_here(line),
         )
-        return _awaited(future)
+        self._scheduler.put(submission, beyond=beyond)
+        return future
 
     def map(
         self,

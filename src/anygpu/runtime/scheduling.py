@@ -133,12 +133,7 @@ class Scheduler:
     def visited(self, visit: Visit, tenant: str, seconds: float, *, succeeded: bool) -> None:
         """Account for a task that its caller has run."""
         with self.lock:
-            lane = self._lanes[visit.device]
-            lane.busy_seconds += seconds
-            if succeeded:
-                lane.done += 1
-            else:
-                lane.failed += 1
+            self._lanes[visit.device].account(seconds, succeeded=succeeded)
             self._queue.charge(tenant, seconds)
             self._used[tenant] = self._used.get(tenant, 0.0) + seconds
 
@@ -425,14 +420,7 @@ class Scheduler:
             jobs = self._next_awaited(lane)
             if not jobs:
                 return
-            thread = threading.Thread(
-                target=self._work_as_spare, args=(lane, jobs), name=f"anygpu-{lane.name}-spare", daemon=True
-            )
-            # It is counted before it runs, so that no second one is started in the same place.
-            lane.spare.add(thread)
-            thread.start()
-            assert thread.ident is not None
-            self._dispatcher.began(lane, thread.ident, jobs, time.monotonic())
+            self._start_beside(lane, jobs, "spare", partial(self._next_as_spare, lane))
 
     def _next_awaited(self, lane: Lane) -> list[Job]:
         """Takes the first task of the lane that a running task waits for, out of turn.
@@ -448,6 +436,10 @@ class Scheduler:
             del lane.awaited[job]
         return []
 
+    def _next_as_spare(self, lane: Lane) -> list[Job]:
+        """The next task of a spare thread; without any it ends. The caller must hold the lock."""
+        return [] if lane.ended or lane.active >= lane.width else self._next_awaited(lane)
+
     # -- large tasks whose transfers overlap
 
     def _start_ahead(self, lane: Lane) -> None:
@@ -458,14 +450,7 @@ class Scheduler:
             return
         jobs = self._next_ahead(lane)
         if jobs:
-            thread = threading.Thread(
-                target=self._work_ahead, args=(lane, jobs), name=f"anygpu-{lane.name}-ahead", daemon=True
-            )
-            lane.ahead = thread
-            lane.spare.add(thread)
-            thread.start()
-            assert thread.ident is not None
-            self._dispatcher.began(lane, thread.ident, jobs, time.monotonic())
+            lane.ahead = self._start_beside(lane, jobs, "ahead", partial(self._next_after_ahead, lane))
 
     def _next_ahead(self, lane: Lane) -> list[Job]:
         """Takes the next large task whose transfers may overlap those of the one that runs; `[]` if there is none."""
@@ -475,31 +460,42 @@ class Scheduler:
             self._dispatcher.taken(lane, job, now)
         return jobs
 
-    def _work_ahead(self, lane: Lane, jobs: list[Job]) -> None:
-        """The loop of that thread, which ends when there is no such task."""
-        here.seat = _LaneSeat(self, lane)
-        with self.lock:  # until `_start_ahead` has registered this thread
-            pass
-        while jobs:
-            self._run(lane, jobs)
-            with self.lock:
-                jobs = [] if lane.ended or lane.active > 1 or not len(self._queue) else self._next_ahead(lane)
-                if jobs:
-                    self._dispatcher.began(lane, threading.get_ident(), jobs, time.monotonic())
-                else:
-                    lane.ahead = None
-                    lane.spare.discard(threading.current_thread())
-                    lane.wakened.notify()
+    def _next_after_ahead(self, lane: Lane) -> list[Job]:
+        """The next tasks of that thread; without any it ends. The caller must hold the lock."""
+        jobs = [] if lane.ended or lane.active > 1 or not len(self._queue) else self._next_ahead(lane)
+        if not jobs:
+            lane.ahead = None
+            lane.wakened.notify()
+        return jobs
 
-    def _work_as_spare(self, lane: Lane, jobs: list[Job]) -> None:
-        """The loop of a spare thread, which ends when no queued task is awaited."""
+    # -- threads beside those of a lane: in place of blocked ones, and for transfers that overlap
+
+    def _start_beside(
+        self, lane: Lane, jobs: list[Job], what: str, following: Callable[[], list[Job]]
+    ) -> threading.Thread:
+        """Starts a thread that runs these tasks, and then those of `following` until there are none.
+
+        The caller must hold the lock.
+        """
+        thread = threading.Thread(
+            target=self._work_beside, args=(lane, jobs, following), name=f"anygpu-{lane.name}-{what}", daemon=True
+        )
+        # It is counted before it runs, so that no second one is started in the same place.
+        lane.spare.add(thread)
+        thread.start()
+        assert thread.ident is not None
+        self._dispatcher.began(lane, thread.ident, jobs, time.monotonic())
+        return thread
+
+    def _work_beside(self, lane: Lane, jobs: list[Job], following: Callable[[], list[Job]]) -> None:
+        """The loop of such a thread."""
         here.seat = _LaneSeat(self, lane)
-        with self.lock:  # until `_start_spares` has registered this thread
+        with self.lock:  # until `_start_beside` has registered this thread
             pass
         while jobs:
             self._run(lane, jobs)
             with self.lock:
-                jobs = [] if lane.ended or lane.active >= lane.width else self._next_awaited(lane)
+                jobs = following()
                 if jobs:
                     self._dispatcher.began(lane, threading.get_ident(), jobs, time.monotonic())
                 else:

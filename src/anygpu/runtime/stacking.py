@@ -1,15 +1,18 @@
 """Several calls as one: arguments stacked and results split, of programs and, by their rows, of opaque tasks.
 
 The first part stacks the inputs of traced programs along a new axis. The second joins the rows of opaque tasks, once it
-is proved that rows are independent, and learns from times whether that pays.
+is proved that rows are independent, and learns from times whether that pays. `OpaqueRunner`, at the end, runs them on
+the thread of a lane; the first launch of several is compared with separate calls, whose results are delivered.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from anygpu.array.core.array import Array
@@ -17,14 +20,22 @@ from anygpu.array.core.device import to_numpy_dtype
 from anygpu.array.core.structure import flatten, unflatten
 from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.base.typing import HostArray
-from anygpu.errors import AllocationError
+from anygpu.errors import AllocationError, AnyGPUError
 from anygpu.placement.call import Call
-from anygpu.placement.opaque import free_bytes
+from anygpu.placement.opaque import free_bytes, place_opaque
 from anygpu.placement.opaque_form import OpaqueForm, predicted_peak
+from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.plan.chunking import SIZES, BatchTimes, weigh
+from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
-from anygpu.receipts.receipt import warn_fallback
+from anygpu.receipts.receipt import Attempt, Phases, Receipt, attribute_to_line, warn_fallback
+from anygpu.workers.task_lifecycle import Started, fault_of
+
+if TYPE_CHECKING:
+    from anygpu.runtime.lane_worker import LaneWorker, TaskHost
+    from anygpu.runtime.lanes import Job, Lane
+    from anygpu.runtime.routing import Routing
 
 # -- stacks the arguments of several calls for one launch, and splits its results
 #
@@ -129,6 +140,11 @@ def split(traced: Traced, results: Sequence[HostArray], rows: Sequence[CallInput
         taken = result[:count]
         columns.append([row.copy() for row in taken] if result.ndim > 1 else list(taken))
     return [traced.rebuild(made, given) for made, given in zip(zip(*columns, strict=True), rows, strict=True)]
+
+
+def divided(phases: Phases, calls: int) -> Phases:
+    """The phases of one call in a launch of several: an equal part of each."""
+    return Phases(**{name: seconds / calls for name, seconds in msgspec.structs.asdict(phases).items()})
 
 
 # -- batches of opaque tasks: waiting calls whose rows are proved to be independent become one call with all their rows
@@ -409,3 +425,154 @@ def _same_leaf(found: Any, expected: Any) -> bool:
     finite = np.abs(wide[1][np.isfinite(wide[1])])
     tolerance = min(_UNITS * unit, _MOST_TOLERANCE) * (float(finite.max()) if finite.size else 0.0)
     return bool(np.allclose(wide[0], wide[1], rtol=0.0, atol=tolerance, equal_nan=True))
+
+
+# -- opaque tasks on the thread of a lane: each by itself, or the rows of several in one call
+#
+# An opaque task is a function that is called with a library's own arrays instead of being traced.
+
+
+class OpaqueRunner:
+    """Runs opaque tasks for the worker of the lanes, which begins and ends them."""
+
+    def __init__(
+        self, planner: Planner, routing: Routing, queue: TaskHost, tasks: LaneWorker, clock: Callable[[], float]
+    ) -> None:
+        """`clock` is the one that tasks are submitted by."""
+        self._planner = planner
+        self._routing = routing
+        self._queue = queue
+        self._tasks = tasks
+        self._clock = clock
+
+    def run(self, job: Job) -> None:
+        """Call the function here, with that library's own arrays."""
+        engine = job.call.site.options.engine
+        assert engine is not None
+        waited = max(0.0, self._clock() - job.submitted)
+        if self._tasks.begin(job, DeviceChoice(engine, "only", ""), Started(engine, 0)):
+            self._call(job, engine, waited)
+
+    def _call(self, job: Job, engine: str, waited: float, judge: Callable[[Any], None] | None = None) -> None:
+        """Call the function of a task that has begun, and deliver; `judge` sees its value before."""
+        begin = self._planner.clock()
+        try:
+            value, receipt = place_opaque(job.call)
+        except AnyGPUError as error:
+            if fault_of(error) == "user":
+                raise
+            spent = Phases(other=self._planner.clock() - begin)
+            self._tasks.handle_failure(job, engine, error.with_traceback(None), spent)
+            return
+        if judge is not None:
+            judge(value)
+        phases = msgspec.structs.replace(receipt.phases, queue=waited)
+        attempts = (*job.attempts, Attempt(device=receipt.device, phases=phases))
+        why = self._routing.opaque_batches_of(job).reason
+        reason = receipt.reason if why is None else f"{receipt.reason} Its calls are not put into one launch: {why}."
+        receipt = msgspec.structs.replace(receipt, phases=phases, attempts=attempts, reason=reason)
+        self._tasks.deliver(job, value, receipt, self._planner.clock() - begin)
+
+    def run_together(self, lane: Lane, jobs: Sequence[Job]) -> None:
+        """One call with the rows of all. If it fails, any of them may be the cause, so each is called alone."""
+        first, batches = jobs[0], self._routing.opaque_batches_of(jobs[0])
+        calls = [job.call for job in jobs]
+        device, engine = best_device(first.call), first.call.site.options.engine
+        assert engine is not None
+        count = alike_but_for_rows(calls) if device is not None and batches.still_holds(first.call, device) else 1
+        for job in jobs[max(1, count) :]:  # another lane may take them
+            self._queue.put_back(job)
+        if count < 2 or device is None:
+            batches.pass_over()
+            self._tasks.run_alone(lane, first)
+            return
+        begun, choice, start = self._clock(), DeviceChoice(engine, "only", ""), Started(engine, 0, alone=False)
+        with self._queue.lock:
+            running = [job for job in jobs[:count] if self._tasks.begin(job, choice, start)]
+        if not running:
+            return
+        begin = self._planner.clock()
+        conditions = self._planner.watch.begin(begin)
+        launch = None
+        try:
+            launch = stacked([job.call for job in running])
+            value, receipt = place_opaque(launch.call)
+            values = cut(value, launch.rows, batches.proof.axes)
+        except BaseException as error:  # noqa: BLE001
+            batches.failed(error, sum(launch.rows) if launch is not None else 0)
+            self._call_each(running, engine, begun)
+            return
+        end = self._planner.clock()
+        took, disturbed = end - begin, self._planner.watch.end(conditions, end)
+        if receipt.device not in batches.compared:
+            self._compare(running, values, receipt.device, batches, engine, begun)
+            return
+        batches.launched(running[0].call, receipt.device, len(running), took, disturbed=disturbed)
+        share = _Share(receipt, len(running))
+        with self._queue.lock:
+            lane.batches += 1
+            lane.batched += len(running)
+            each = took / len(running)
+            finish = self._tasks.finish
+            told = [(job, part) for job, part in zip(running, values, strict=True) if finish(job, part, each)]
+        for job, part in told:
+            self._tasks.resolve(job, part, partial(share.receipt, begun - job.submitted, job.attempts))
+
+    def _call_each(
+        self,
+        jobs: Sequence[Job],
+        engine: str,
+        begun: float,
+        judges: Sequence[Callable[[Any], None]] | None = None,
+    ) -> None:
+        """Call the functions of tasks that have begun, one by one. An error is that of one task."""
+        for number, job in enumerate(jobs):
+            try:
+                waited = max(0.0, begun - job.submitted)
+                self._call(job, engine, waited, judges[number] if judges is not None else None)
+            except BaseException as error:  # noqa: BLE001 - the user's own
+                self._tasks.fail(job, error)
+
+    def _compare(
+        self,
+        jobs: Sequence[Job],
+        values: Sequence[Any],
+        device: str,
+        batches: OpaqueBatches,
+        engine: str,
+        begun: float,
+    ) -> None:
+        """The first launch is compared with separate calls, whose results are delivered."""
+        agreed: list[bool] = []
+
+        def judge(part: Any, value: Any) -> None:
+            agreed.append(same(part, value))
+
+        attribute_to_line(jobs[0].line)
+        self._call_each(jobs, engine, begun, [partial(judge, part) for part in values])
+        if not all(agreed):
+            batches.disagreed(jobs[0].call, device)
+        elif len(agreed) == len(jobs):
+            batches.agreed(device)
+
+
+class _Share(NamedTuple):
+    """The receipt that the calls of one launch of an opaque task share."""
+
+    whole: Receipt
+    calls: int
+
+    def receipt(self, waited: float, attempts: tuple[Attempt, ...]) -> Receipt:
+        """One call's share: seconds and bytes divided by the calls. Memory is that of the launch."""
+        whole, calls = self.whole, self.calls
+        phases = msgspec.structs.replace(divided(whole.phases, calls), queue=max(0.0, waited))
+        predicted = whole.predicted_seconds
+        return msgspec.structs.replace(
+            whole,
+            phases=phases,
+            attempts=(*attempts, Attempt(device=whole.device, phases=phases)),
+            bytes_to_device=whole.bytes_to_device // calls,
+            bytes_to_host=whole.bytes_to_host // calls,
+            predicted_seconds=None if predicted is None else predicted / calls,
+            how=f"in one launch of {calls} calls",
+        )

@@ -9,6 +9,7 @@ them out, and at these sizes moving some pointers costs less than one comparison
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -92,93 +93,71 @@ def check_priority(priority: int) -> None:
         raise InvalidOption(f"a priority is a whole number from {LEAST} to {MOST}; got {priority!r}.")
 
 
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class _Entry(Generic[T]):
     """A task that is waiting or was taken."""
 
-    __slots__ = ("group", "item", "line", "nbytes", "order", "sequence", "submitted")
-
-    def __init__(
-        self, item: T, line: _TenantQueue[T], nbytes: int, submitted: float, order: float, sequence: int
-    ) -> None:
-        """Keeps the facts by which a task is ordered; `order` is its time of submission, moved by its priority."""
-        self.item = item
-        self.line = line
-        self.nbytes = nbytes
-        self.submitted = submitted
-        self.order = order
-        self.sequence = sequence
-        #: The group it waits in; None once it is taken.
-        self.group: _Group[T] | None = None
+    item: T
+    line: _TenantQueue[T]
+    nbytes: int
+    submitted: float
+    #: Its time of submission, moved by its priority; then the order of submission.
+    order: float
+    sequence: int
+    #: The group it waits in; None once it is taken.
+    group: _Group[T] | None = None
 
 
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class _Kind(Generic[T]):
     """The waiting tasks of one kind."""
 
-    __slots__ = ("groups", "key", "waiting")
-
-    def __init__(self, key: Hashable) -> None:
-        self.key = key
-        self.groups: dict[str, _Group[T]] = {}
-        self.waiting = 0
+    key: Hashable
+    groups: dict[str, _Group[T]] = dataclasses.field(default_factory=dict)
+    waiting: int = 0
 
 
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class _Group(Generic[T]):
     """The waiting tasks of one kind and one tenant, in order. Entries before `start` have been taken."""
 
-    __slots__ = ("entries", "kind", "line", "start")
-
-    def __init__(self, kind: _Kind[T], line: _TenantQueue[T]) -> None:
-        """Makes an empty group; `entries` is sorted, and those before `start` are dropped in bulk."""
-        self.kind = kind
-        self.line = line
-        self.entries: list[tuple[float, int, _Entry[T]]] = []
-        self.start = 0
+    kind: _Kind[T]
+    line: _TenantQueue[T]
+    #: Sorted; those before `start` are dropped in bulk.
+    entries: list[tuple[float, int, _Entry[T]]] = dataclasses.field(default_factory=list)
+    start: int = 0
 
     @property
     def first(self) -> T:
         return self.entries[self.start][2].item
 
 
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class _TenantQueue(Generic[T]):
     """A tenant's tasks, and its virtual time."""
 
-    __slots__ = (
-        "cursors",
-        "floor",
-        "heads",
-        "limited",
-        "nbytes",
-        "open_tasks",
-        "reserved",
-        "tenant",
-        "turn",
-        "virtual",
-        "waiting",
-    )
+    tenant: Tenant
+    #: Device seconds it was charged, divided by its share; raised to the queue's virtual time after it was idle. The
+    #: least of the waiting tenants is next.
+    virtual: float
+    #: Breaks ties in virtual time: the tenant served least recently goes first.
+    turn: int
+    #: Places of the whole queue that are reserved for it.
+    reserved: int
+    waiting: int = 0
+    #: Its tasks that are waiting or taken, and their bytes.
+    open_tasks: int = 0
+    nbytes: int = 0
+    #: Its groups, ordered by their first tasks.
+    heads: list[tuple[float, int, _Group[T]]] = dataclasses.field(default_factory=list)
+    cursors: dict[Hashable, tuple[float, int]] = dataclasses.field(default_factory=dict)
+    limited: bool = dataclasses.field(init=False)
+    #: The lower bound for corrections of the virtual time.
+    floor: float = dataclasses.field(init=False)
 
-    def __init__(self, tenant: Tenant, virtual: float, turn: int, reserved: int) -> None:
-        """Makes the queue of a tenant that starts at the virtual time `virtual`.
-
-        Virtual time is the device seconds that a tenant was charged by its share: the least of the waiting tenants is
-        next, and `turn` decides between equals. `reserved` places of the whole queue are this tenant's alone.
-        """
-        self.tenant = tenant
-        self.limited = tenant.bytes is not None or tenant.queued is not None
-        #: Places of the queue that are reserved for it.
-        self.reserved = reserved
-        self.waiting = 0
-        #: Its tasks that are waiting or taken, and their bytes.
-        self.open_tasks = 0
-        self.nbytes = 0
-        #: Device seconds it was charged, divided by its share; raised to the queue's virtual time after it was idle.
-        self.virtual = virtual
-        #: The lower bound for corrections.
-        self.floor = virtual
-        #: Breaks ties in virtual time: the tenant served least recently goes first.
-        self.turn = turn
-        #: Its groups, ordered by their first tasks.
-        self.heads: list[tuple[float, int, _Group[T]]] = []
-        self.cursors: dict[Hashable, tuple[float, int]] = {}
+    def __post_init__(self) -> None:
+        self.limited = self.tenant.bytes is not None or self.tenant.queued is not None
+        self.floor = self.virtual
 
 
 class TaskQueue(Generic[T]):
@@ -324,11 +303,9 @@ class TaskQueue(Generic[T]):
 
     def remove(self, item: T) -> bool:
         """Remove it if it is waiting: it was cancelled or has expired. Returns whether it was waiting."""
-        entry = self._entries.get(id(item))
-        if entry is None or entry.group is None:
+        if not self.take_this(item):
             return False
-        self._withdraw(entry, entry.group)
-        self._forget(entry)
+        self._forget(self._entries[id(item)])
         return True
 
     def finished(self, item: T) -> None:
@@ -341,9 +318,7 @@ class TaskQueue(Generic[T]):
 
     def charge(self, tenant: str, seconds: float) -> None:
         """Charge device seconds that the tenant has used or will use; negative to correct an earlier charge."""
-        line = self._lines.get(tenant)
-        if line is None:
-            line = self._new_line(tenant)
+        line = self._line_of(tenant)
         virtual = max(line.virtual + seconds / line.tenant.share, line.floor)
         if line.waiting:
             self._move(line, virtual, line.turn)
@@ -399,10 +374,7 @@ class TaskQueue(Generic[T]):
             raise InvalidOption(f"a task cannot take {nbytes} bytes.")
         if not self._entries:
             self._begin()
-        name = item.tenant
-        line = self._lines.get(name)
-        if line is None:
-            line = self._new_line(name)
+        line = self._line_of(item.tenant)
         if not again and (line.limited or self._waiting + self._reserved >= self.most):
             self._check_limits(line, nbytes)
         entry = _Entry(item, line, nbytes, now, now - priority * self.ageing, next(self._sequence))
@@ -562,8 +534,11 @@ class TaskQueue(Generic[T]):
             insort(order, (virtual, turn, line))
         line.virtual, line.turn = virtual, turn
 
-    def _new_line(self, name: str) -> _TenantQueue[T]:
-        """Makes the queue of a tenant that was not named, after forgetting old ones if there are too many."""
+    def _line_of(self, name: str) -> _TenantQueue[T]:
+        """The queue of a tenant; one that was not named is made, after forgetting old ones if there are too many."""
+        known = self._lines.get(name)
+        if known is not None:
+            return known
         if len(self._lines) >= self._forget_at:
             self._sweep()
         line: _TenantQueue[T] = _TenantQueue(Tenant(name=name), self._virtual, next(self._turns), 0)

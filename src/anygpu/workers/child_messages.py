@@ -18,7 +18,7 @@ from anygpu.engines.protocol import Lack, Memory
 from anygpu.errors import AnyGPUError, DeviceError, text_of
 from anygpu.hardware.device import Card, Device, Unavailable
 from anygpu.program.dtypes import DType
-from anygpu.receipts.receipt import DriverWork, HostOperation, NetworkUse
+from anygpu.receipts.receipt import Account, NetworkUse
 
 # -- what a child is asked when it is started, and what a probing child answers: one JSON record a line
 
@@ -305,23 +305,11 @@ class PrepareDone(WireRecord, frozen=True, tag="prepared"):
 
 
 class RunDone(WireRecord, frozen=True, tag="done"):
-    """The program has run: its results that are not kept, its times, transfers and counts."""
+    """The program has run: its results that are not kept, and what that took."""
 
     #: For each result its bytes; empty where it is in its segment.
     values: tuple[bytes, ...]
-    compile: float
-    write: float
-    run: float
-    read: float
-    bytes_to_device: int
-    bytes_to_host: int
-    bytes_skipped: int
-    device_seconds: float | None
-    peak_bytes: int | None
-    driver: DriverWork | None
-    #: Nodes of the program that ran on the host. The worker's side fills in their lines.
-    hosted: list[tuple[int, HostOperation]]
-    unknown: dict[str, str]
+    account: Account
     #: Filled in on the way, where that leads to another machine.
     network: NetworkUse | None = None
 

@@ -197,21 +197,7 @@ class ChildServer:
         if wanted is None:
             for number, (buffer, spec) in enumerate(zip(done.results, program.results, strict=True), task.handle):
                 self._residents[number] = Resident(buffer, spec)
-        return child_messages.RunDone(
-            delivered,
-            done.compile,
-            done.write,
-            done.run,
-            done.read,
-            done.bytes_to_device,
-            done.bytes_to_host,
-            done.bytes_skipped,
-            done.device_seconds,
-            done.peak_bytes,
-            done.driver,
-            [(node, operation) for node, operation in done.hosted],
-            done.unknown,
-        )
+        return child_messages.RunDone(delivered, done.account)
 
     def _program(self, key: str, text: bytes | None) -> Program:
         """The program with this key, from the text or from those sent before.

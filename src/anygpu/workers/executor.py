@@ -21,6 +21,7 @@ from anygpu.engines.protocol import (
     Borrows,
     Buffer,
     Counting,
+    Executable,
     Lack,
     Memory,
     Overlaps,
@@ -33,7 +34,7 @@ from anygpu.errors import AnyGPUError, DeviceUnavailable, InvalidOption, Unsuppo
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Broadcast, Cast, Constant, Input, Reshape, Spec
-from anygpu.receipts.receipt import DriverWork, HostOperation
+from anygpu.receipts.receipt import Account, DriverWork, HostedNode, HostOperation
 
 if TYPE_CHECKING:
     from anygpu.engines.driver import Counters
@@ -42,16 +43,9 @@ if TYPE_CHECKING:
 # -- operations that a device lacks, run on the host one by one: never silently, and nothing else goes along
 
 
-class Hosted(NamedTuple):
-    """A node that ran on the host."""
-
-    node: int
-    operation: HostOperation
-
-
 def run_with_host(
     engine: ProgramEngine, device: Device, program: Program, buffers: Sequence[Buffer], lacks: Sequence[Lack]
-) -> tuple[list[Buffer], list[Hosted]]:
+) -> tuple[list[Buffer], list[HostedNode]]:
     """Cut the program at the nodes that the device lacks: what lies between runs on the device as ever.
 
     Also returns what ran on the host, which the caller has to tell.
@@ -61,7 +55,7 @@ def run_with_host(
         raise Unsupported("bfloat16", device.id, instead="NumPy on the host has none either: cast to float32.")
     values: dict[int, Buffer] = dict(enumerate(buffers))
     waiting: list[int] = []
-    hosted: list[Hosted] = []
+    hosted: list[HostedNode] = []
 
     def flush(needed: Sequence[int]) -> None:
         if waiting:
@@ -82,7 +76,9 @@ def run_with_host(
         result = lowering.run_node(node.op, inputs)
         values[position] = engine.upload(result, device)
         moved = sum(each.nbytes for each in inputs) + result.nbytes
-        hosted.append(_hosted(program, position, reasons[position], moved))
+        # Its line is added by the caller's side (`ran_by`), which knows it.
+        operation = HostOperation(operation=node.op.name, reason=reasons[position], line=None, bytes_moved=moved)
+        hosted.append((position, operation))
     flush(_needed_later(program, waiting, len(program.nodes)))
     return [values[output] for output in program.outputs], hosted
 
@@ -127,23 +123,6 @@ def _constants_of(program: Program, part: Sequence[int], lacking: Collection[int
     return found
 
 
-def _hosted(program: Program, position: int, reason: str, moved: int) -> Hosted:
-    """Describes a node that ran on the host, with the user's line and the bytes that were copied for it."""
-    operation = HostOperation(
-        operation=program.nodes[position].op.name,
-        reason=reason,
-        line=line_of(program, position),
-        bytes_moved=moved,
-    )
-    return Hosted(position, operation)
-
-
-def line_of(program: Program, position: int) -> str | None:
-    """The user's line of a node, as `file:line`."""
-    line = program.lines[position]
-    return f"{line[0]}:{line[1]}" if line is not None else None
-
-
 _NOT_COUNTED = {
     "peak_bytes": "this engine does not count memory",
     "kernels": "this engine does not report how many kernels it launches",
@@ -166,23 +145,11 @@ class Resident:
 
 
 class Executed(NamedTuple):
-    """The results and times of one run on a device of this process. Seconds are of this process alone."""
+    """One run on a device of this process."""
 
     #: The results of `deliver`, `None` for values with a target, or buffers if they were to be kept.
     results: list[Any]
-    compile: float
-    write: float
-    run: float
-    read: float
-    bytes_to_device: int
-    bytes_to_host: int
-    bytes_skipped: int
-    device_seconds: float | None
-    peak_bytes: int | None
-    driver: DriverWork | None
-    #: Reasons why values are unknown, by the receipt's field.
-    unknown: dict[str, str]
-    hosted: list[Hosted]
+    account: Account
 
 
 #: Makes of the values of a result, given its position, what its caller gets.
@@ -264,9 +231,58 @@ class Executor:
         thread may transfer meanwhile; the results are there on return. `targets` are arrays that results are wanted in;
         a result without one is delivered.
         """
+        give = self._lent if lend and not keep and self._in_host_memory else self._uploaded
+        clock, device, counting = time.perf_counter, self.device, self._counting
         with self.translating:
-            give = self._lent if lend and not keep and self._in_host_memory else self._uploaded
-            return self._run(program, arguments, keep, wait, timed, deliver, targets, give, apart)
+            begin = clock()
+            before = counting.counters(device) if counting is not None else None
+            lacks = self.engine.supports(program, device)
+            executable = None if lacks else self.engine.compile(program, device)
+            if counting is not None:
+                # Only now: kernels may have been tried out, on memory that the program itself does not need.
+                counting.reset_peak(device)
+            compiled = clock()
+            buffers = [each.buffer if isinstance(each, Resident) else give(each) for each in arguments]
+            skipped = sum([each.spec.nbytes for each in arguments if isinstance(each, Resident)])
+            to_device = sum([each.nbytes for each in arguments if not isinstance(each, Resident)])
+            written = clock()
+            results, seconds, hosted = self._execute(program, executable, buffers, lacks, timed=timed, apart=apart)
+            if wait or not keep:
+                self.engine.synchronize(device)
+            ran = clock()
+            if keep:
+                delivered, to_host = results, 0
+                skipped += sum(spec.nbytes for spec in program.results)
+            else:
+                delivered, to_host = self._delivered(results, deliver, targets)
+            times = (compiled - begin, written - compiled, ran - written, clock() - ran)
+            for node, _ in hosted:
+                to_device += program.specs[node].nbytes
+                to_host += sum(program.specs[source].nbytes for source in program.nodes[node].inputs)
+            peak, work, unknown = self._counted(before, seconds, timed, apart)
+        account = Account(*times, to_device, to_host, skipped, seconds, peak, work, hosted, unknown)
+        return Executed(delivered, account)
+
+    def _execute(
+        self,
+        program: Program,
+        executable: Executable | None,
+        buffers: list[Buffer],
+        lacks: list[Lack],
+        *,
+        timed: bool,
+        apart: bool,
+    ) -> tuple[list[Buffer], float | None, list[HostedNode]]:
+        """The results, the device's own seconds if they are wanted and known, and what ran on the host."""
+        if executable is None:
+            results, hosted = run_with_host(self.engine, self.device, program, buffers, lacks)
+            return results, None, hosted
+        if timed and self._counting is not None:
+            results, seconds = self._counting.execute_timed(executable, buffers)
+            return results, seconds, []
+        if apart and self._overlaps is not None:
+            return self._overlaps.execute_apart(executable, buffers), None, []
+        return self.engine.execute(executable, buffers), None, []
 
     def _uploaded(self, values: HostArray) -> Buffer:
         return self.engine.upload(values, self.device)
@@ -282,64 +298,6 @@ class Executor:
                 # A type or an address that the library does not take as it is.
                 return self._uploaded(values)
         return self._uploaded(values)
-
-    def _run(
-        self,
-        program: Program,
-        arguments: Sequence[HostArray | Resident],
-        keep: bool,
-        wait: bool,
-        timed: bool,
-        deliver: DeliverResult,
-        targets: Sequence[HostArray | None] | None,
-        give: Callable[[HostArray], Buffer],
-        apart: bool,
-    ) -> Executed:
-        """Compile, upload, execute and read back, each with its seconds and bytes."""
-        engine, device, counting = self.engine, self.device, self._counting
-        clock = time.perf_counter
-        begin = clock()
-        before = counting.counters(device) if counting is not None else None
-        lacks = engine.supports(program, device)
-        executable = None if lacks else engine.compile(program, device)
-        if counting is not None:
-            # Only now: kernels may have been tried out, on memory that the program itself does not need.
-            counting.reset_peak(device)
-        compiled = clock()
-        to_device = skipped = 0
-        buffers = []
-        for argument in arguments:
-            if isinstance(argument, Resident):
-                buffers.append(argument.buffer)
-                skipped += argument.spec.nbytes
-            else:
-                buffers.append(give(argument))
-                to_device += argument.nbytes
-        written = clock()
-        seconds: float | None = None
-        hosted: list[Hosted] = []
-        if executable is None:
-            results, hosted = run_with_host(engine, device, program, buffers, lacks)
-        elif timed and counting is not None:
-            results, seconds = counting.execute_timed(executable, buffers)
-        elif apart and self._overlaps is not None:
-            results = self._overlaps.execute_apart(executable, buffers)
-        else:
-            results = engine.execute(executable, buffers)
-        if wait or not keep:
-            engine.synchronize(device)
-        ran = clock()
-        if keep:
-            delivered, to_host = results, 0
-            skipped += sum(spec.nbytes for spec in program.results)
-        else:
-            delivered, to_host = self._delivered(results, deliver, targets)
-        times = (compiled - begin, written - compiled, ran - written, clock() - ran)
-        for node, _ in hosted:
-            to_device += program.specs[node].nbytes
-            to_host += sum(program.specs[source].nbytes for source in program.nodes[node].inputs)
-        counted = self._counted(before, seconds, timed, apart)
-        return Executed(delivered, *times, to_device, to_host, skipped, seconds, *counted, hosted)
 
     def _delivered(
         self, results: Sequence[Buffer], deliver: DeliverResult, targets: Sequence[HostArray | None] | None

@@ -30,15 +30,15 @@ from anygpu.errors import (
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
-from anygpu.receipts.receipt import Phases
+from anygpu.receipts.receipt import Account
 from anygpu.workers import child_messages
 from anygpu.workers.child_connection import ChildConnection
 from anygpu.workers.child_messages import InSegment, ServeRequest, WireOperand
 from anygpu.workers.child_process import Child
-from anygpu.workers.executor import check_arguments, line_of, native_order, spec_of
+from anygpu.workers.executor import check_arguments, native_order, spec_of
 from anygpu.workers.overlap import WORTH_FETCHING, WORTH_OVERLAPPING, Overlap, Staged, seconds_left
 from anygpu.workers.shared_memory import SegmentKind, SharedSegment
-from anygpu.workers.worker import Argument, Handle, Ran
+from anygpu.workers.worker import Argument, Handle, Ran, ran_by
 
 #: Arrays of so many bytes travel inside of the messages: below, a segment costs 10 µs more; from about twice as many on
 #: it saves up to 100 µs.
@@ -306,12 +306,12 @@ class ProcessWorker:
             self._abandon(staged, handles)
             raise
         end = clock()
-        write, read = done.write + (copied - entered), done.read + (end - answered)
-        if staged is not None:
-            write += ready - call.begin
-            done = _with_transfers(done, call.known, staged, fetches)
-        ran = _ran(call.program, results, done, entered - ready, write, read, end - call.begin)
-        return ran._replace(overlapped=staged is not None)
+        account = done.account if staged is None else _with_transfers(done.account, call.known, staged, fetches)
+        write = account.write + (copied - entered) + (ready - call.begin if staged is not None else 0.0)
+        read = account.read + (end - answered)
+        queue, total = entered - ready, end - call.begin
+        ran = ran_by(account, call.program, results, queue=queue, write=write, read=read, total=total)
+        return ran._replace(overlapped=staged is not None, network=done.network)
 
     def _places(self, known: _Known, blocks: list[Block]) -> tuple[list[Block | None], tuple[int, ...]]:
         """Makes room for each result, added to `blocks`, and the number of its segment for the child; 0 for none."""
@@ -486,56 +486,16 @@ class ProcessWorker:
         return f"<worker of {self._device.id}, {state}, generation {self.generation}>"
 
 
-def _with_transfers(
-    done: child_messages.RunDone, known: _Known, staged: Staged, fetched: bool
-) -> child_messages.RunDone:
+def _with_transfers(account: Account, known: _Known, staged: Staged, fetched: bool) -> Account:
     """The child's account of a staged call, together with what crossed before and after its run."""
     own = set(staged.own)
     given = sum([facts[2] for operand, facts in zip(staged.operands, known.inputs, strict=True) if operand in own])
     returned = sum([nbytes for _, _, nbytes in known.results]) if fetched else 0
     return msgspec.structs.replace(
-        done,
-        bytes_to_device=done.bytes_to_device + given,
-        bytes_to_host=done.bytes_to_host + returned,
-        bytes_skipped=done.bytes_skipped - given - returned,
-    )
-
-
-def _ran(
-    program: Program,
-    results: list[Any],
-    done: child_messages.RunDone,
-    queue: float,
-    write: float,
-    read: float,
-    total: float,
-) -> Ran:
-    """Makes the account of a run from the child's answer and the seconds that were measured here.
-
-    Seconds that no phase claims are `other`. Lines of the user are added here, because the child does not know them.
-    """
-    phases = Phases(
-        compile=done.compile,
-        queue=queue,
-        write=write,
-        run=done.run,
-        read=read,
-        other=max(0.0, total - (queue + write + done.compile + done.run + read)),
-    )
-    hosted = tuple([msgspec.structs.replace(operation, line=line_of(program, node)) for node, operation in done.hosted])
-    return Ran(
-        results,
-        phases,
-        done.bytes_to_device,
-        done.bytes_to_host,
-        done.bytes_skipped,
-        done.device_seconds,
-        done.peak_bytes,
-        done.driver.dispatches if done.driver is not None else None,
-        done.driver,
-        hosted,
-        done.unknown,
-        network=done.network,
+        account,
+        bytes_to_device=account.bytes_to_device + given,
+        bytes_to_host=account.bytes_to_host + returned,
+        bytes_skipped=account.bytes_skipped - given - returned,
     )
 
 

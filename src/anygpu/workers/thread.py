@@ -25,9 +25,8 @@ from anygpu.hardware.device import Device
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Constant, Shape, Spec
-from anygpu.receipts.receipt import Phases
 from anygpu.workers.executor import Executor, Resident, check_arguments, native_order
-from anygpu.workers.worker import Argument, Handle, Ran
+from anygpu.workers.worker import Argument, Handle, Ran, ran_by
 
 #: Programs that can be launched again without a look at anything but their arguments.
 _LAUNCHES_KEPT = 256
@@ -151,30 +150,10 @@ class ThreadWorker:
         results: list[Any] = done.results
         if keep:
             results = [LocalHandle(self, *pair) for pair in zip(done.results, program.results, strict=True)]
-            if not done.hosted:
+            if not done.account.hosted:
                 self._keep_launch(program)
-        named = entered - checked + done.compile + done.write + done.run + done.read
-        phases = Phases(
-            compile=done.compile,
-            queue=entered - checked,
-            write=done.write,
-            run=done.run,
-            read=done.read,
-            other=max(0.0, time.perf_counter() - begin - named),
-        )
-        return Ran(
-            results,
-            phases,
-            done.bytes_to_device,
-            done.bytes_to_host,
-            done.bytes_skipped,
-            done.device_seconds,
-            done.peak_bytes,
-            done.driver.dispatches if done.driver is not None else None,
-            done.driver,
-            tuple(operation for _, operation in done.hosted),
-            done.unknown,
-        )
+        account, queue, total = done.account, entered - checked, time.perf_counter() - begin
+        return ran_by(account, program, results, queue=queue, write=account.write, read=account.read, total=total)
 
     def direct(self, program: Program) -> DirectRun | None:
         """The program as a function of NumPy's arrays, for any thread; `None` where this worker has to do more."""

@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+import msgspec
+
 from anygpu.base.typing import HostArray
 from anygpu.base.units import bytes_from
 from anygpu.engines import ISOLATIONS_HERE, Isolation
@@ -20,7 +22,7 @@ from anygpu.errors import InvalidOption
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
-from anygpu.receipts.receipt import DriverWork, HostOperation, NetworkUse, Phases
+from anygpu.receipts.receipt import Account, DriverWork, HostOperation, NetworkUse, Phases
 
 if TYPE_CHECKING:
     from anygpu.workers.child_process import Child
@@ -65,6 +67,43 @@ class Ran(NamedTuple):
     overlapped: bool = False
     #: The network's share, for a worker on another machine; `None` on this one.
     network: NetworkUse | None = None
+
+
+def ran_by(
+    account: Account, program: Program, results: list[Any], *, queue: float, write: float, read: float, total: float
+) -> Ran:
+    """A run as its caller saw it: the account, with the seconds that were measured here.
+
+    Seconds that no phase claims are `other`. Lines of the user are added here, because a child does not know them.
+    """
+    named = queue + write + account.compile + account.run + read
+    driver = account.driver
+    return Ran(
+        results,
+        Phases(
+            compile=account.compile,
+            queue=queue,
+            write=write,
+            run=account.run,
+            read=read,
+            other=max(0.0, total - named),
+        ),
+        account.bytes_to_device,
+        account.bytes_to_host,
+        account.bytes_skipped,
+        account.device_seconds,
+        account.peak_bytes,
+        driver.dispatches if driver is not None else None,
+        driver,
+        tuple([msgspec.structs.replace(each, line=line_of(program, node)) for node, each in account.hosted]),
+        account.unknown,
+    )
+
+
+def line_of(program: Program, position: int) -> str | None:
+    """The user's line of a node, as `file:line`."""
+    line = program.lines[position]
+    return f"{line[0]}:{line[1]}" if line is not None else None
 
 
 @runtime_checkable

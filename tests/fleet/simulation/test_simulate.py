@@ -10,8 +10,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anygpu.errors import InvalidOption
-from anygpu.fleet.simulation.ledger import InvariantBroken, Ledger, SimulatedFuture
-from anygpu.fleet.simulation.scenario import PATTERNS, Arrivals, Faults, Scenario, SimulatedNetwork
+from anygpu.fleet.simulation.scenario import (
+    PATTERNS,
+    Arrivals,
+    Faults,
+    InvariantBroken,
+    Ledger,
+    Scenario,
+    SimulatedFuture,
+    SimulatedNetwork,
+)
 from anygpu.fleet.simulation.simulate import breaks_first, simulate
 from anygpu.receipts.receipt import users_line
 

@@ -7,7 +7,7 @@ and the outcome of `%%offload` (`Notice`).
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -207,8 +207,7 @@ def plan_html(plan: Plan) -> str:
     parts.append(
         table((spoken("choice"), "device", "time", "basis", "phases", "why"), rows, "Devices that could run it", (2,))
     )
-    names = {share.name: share for each in plan.candidates for share in _shares(each)}
-    parts.append(legend([Share(each.name, 0.0, "", each.colour) for each in names.values()]))
+    parts.append(_key(share for each in plan.candidates for share in _shares(each)))
     return framed(f"Plan for {plan.task}", *parts)
 
 
@@ -238,6 +237,12 @@ def _shares(candidate: Candidate) -> list[Share]:
     return [Share("whole call", candidate.seconds, readable_seconds(candidate.seconds), GREY)]
 
 
+def _key(shares: Iterable[Share]) -> Html:
+    """The legend of several bars: each name once, with its colour."""
+    names = {share.name: share for share in shares}
+    return legend([Share(each.name, 0.0, "", each.colour) for each in names.values()])
+
+
 def _mark(sign: str, meaning: str) -> Html:
     return tag("span", sign, role="img", aria_label=meaning, title=meaning)
 
@@ -257,12 +262,11 @@ def summary_html(summary: Summary) -> str:
     shown = summary.calls[:MOST_FUNCTIONS]
     phases: Column[CallStatistics] = Column("phases", lambda each: bar(shares_of(Phases(**each.phases)), longest))
     hidden = len(summary.calls) - len(shown)
-    names = {share.name: share for each in shown for share in shares_of(Phases(**each.phases))}
     return framed(
         "Statistics",
         paragraph(f"Calls in {readable_seconds(summary.seconds)}"),
         column_table((*SUMMARY, phases), shown, "Calls by function and device", HTML._replace(unknown=UNKNOWN)),
-        legend([Share(each.name, 0.0, "", each.colour) for each in names.values()]),
+        _key(share for each in shown for share in shares_of(Phases(**each.phases))),
         paragraph(f"{hidden:,} more rows are not shown; print(ag.statistics()) has them.") if hidden else "",
     )
 

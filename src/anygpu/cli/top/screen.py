@@ -35,6 +35,7 @@ from anygpu.cli.top.pages import (
     DEVICES,
     NO_PROCESS,
     PAGES,
+    STYLES,
     Page,
     PageRow,
     Picture,
@@ -51,13 +52,7 @@ from anygpu.cli.top.pages import (
 from anygpu.errors import AnyGPUError
 
 #: The colours are the terminal's own, so that they can be read on a light ground and on a dark one.
-_STYLES = {
-    "": Style(),
-    "dim": Style(dim=True),
-    "good": Style(color="green"),
-    "warn": Style(color="yellow"),
-    "bad": Style(color="red", bold=True),
-}
+_STYLES = {tone: Style.parse(style) for tone, style in STYLES.items()}
 _HEAD, _SORTED, _CURSOR = Style(reverse=True), Style(reverse=True, bold=True), Style(reverse=True)
 
 

@@ -20,8 +20,16 @@ from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.base.disturbance import Conditions
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceHung, DeviceLost, DeviceUnavailable, QueueFull
-from anygpu.fleet.simulation.ledger import DecisionMeter, Ledger, SimulatedFuture
-from anygpu.fleet.simulation.scenario import OPENING, EventClock, Scenario, SimulatedDevice, SimulatedPlanner
+from anygpu.fleet.simulation.scenario import (
+    OPENING,
+    DecisionMeter,
+    EventClock,
+    Ledger,
+    Scenario,
+    SimulatedDevice,
+    SimulatedFuture,
+    SimulatedPlanner,
+)
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.candidates import Prediction

@@ -1,7 +1,8 @@
 """A scenario of a simulated fleet: devices, links, tasks, arrivals and faults, and how long each takes.
 
 `Scenario` is the user's description. Below it are the times of arrivals, the clock that goes from event to event, and
-the simulated nodes, devices and planner that a driver is given in place of real ones.
+the simulated nodes, devices and planner that a driver is given in place of real ones. `SimulatedFuture` stands in for a
+future and reports its end to the `Ledger`; `DecisionMeter` measures what our own code takes for a decision.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 import heapq
 import math
 import random
+import time
+from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
@@ -17,7 +21,7 @@ from typing import Any, Literal
 import msgspec
 
 from anygpu.engines import Isolation
-from anygpu.errors import InvalidOption
+from anygpu.errors import InvalidOption, InvalidTransition
 from anygpu.hardware.device import Device, Unavailable
 from anygpu.placement.machine import Machine, machine_of
 from anygpu.placement.plan.calibration import Calibration, Curve, Transfer, assumed
@@ -131,10 +135,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raises `InvalidOption` for a number that cannot be meant."""
-        for name in ("devices", "drivers", "in_flight", "tasks", "kinds", "tenants"):
-            if getattr(self, name) < 1:
-                raise InvalidOption(f"{name} is a whole number, at least 1; got {getattr(self, name)!r}.")
-        for name in ("nodes", "queue"):
+        for name in ("devices", "drivers", "in_flight", "tasks", "kinds", "tenants", "nodes", "queue"):
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise InvalidOption(f"{name} is a whole number, at least 1; got {number!r}.")
@@ -144,15 +145,17 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidOption(f"priorities go from 0 up to a number that is at most 10; got {self.priorities!r}.")
         for name in ("launch_seconds", "marginal", "noise", "call_seconds", "driver_launch", "driver_task", "nbytes"):
             _check_number(name, getattr(self, name), least=0.0)
-        for name, value in (("task_seconds", self.task_seconds), ("bandwidth", self.network.bytes_per_second)):
-            _check_number(name, value, more_than=0.0)
         _check_number("latency", self.network.latency, least=0.0)
-        if self.deadline is not None:
-            _check_number("deadline", self.deadline, more_than=0.0)
-        if self.arrivals.rate is not None:
-            _check_number("rate", self.arrivals.rate, more_than=0.0)
-        _check_number("load", self.arrivals.load, more_than=0.0)
-        _check_number("period", self.arrivals.period, more_than=0.0)
+        for name, value in (
+            ("task_seconds", self.task_seconds),
+            ("bandwidth", self.network.bytes_per_second),
+            ("deadline", self.deadline),
+            ("rate", self.arrivals.rate),
+            ("load", self.arrivals.load),
+            ("period", self.arrivals.period),
+        ):
+            if value is not None:
+                _check_number(name, value, more_than=0.0)
         if self.arrivals.burst < 1 or (self.arrivals.clients is not None and self.arrivals.clients < 1):
             raise InvalidOption("a burst has at least one task, and a closed loop at least one client.")
         for name in msgspec.structs.asdict(self.faults):
@@ -243,9 +246,6 @@ def _diurnal(rate: float, period: float, swing: float, draw: random.Random) -> I
     for now in _poisson(highest, draw):
         if draw.random() * highest <= rate * (1 + swing * math.sin(2 * math.pi * now / period)):
             yield now
-
-
-# -- devices, nodes and links that are not there: how long they take, and when they are gone
 
 
 # -- A clock that goes from event to event
@@ -434,3 +434,142 @@ def described(name: str) -> Device:
             ("memory_total", "memory_free", "driver", "compute_capability", "load", "uuid", "pci"), "it is simulated"
         ),
     )
+
+
+# -- the end of every task: none may be lost, and none may have two
+
+
+class InvariantBroken(AssertionError):
+    """A task was lost, or had two ends: a bug in anygpu, or in its simulation."""
+
+    def __init__(self, problems: Sequence[str], seed: int) -> None:
+        super().__init__(
+            f"{'; '.join(problems)}. This is a bug in anygpu; please report it with the scenario and its seed, {seed}."
+        )
+
+
+class Ledger:
+    """Counts of a run, over all drivers."""
+
+    def __init__(self, expected: int, when_all_ended: Callable[[], None]) -> None:
+        """Expects so many tasks; `when_all_ended` is called when the last of them has ended."""
+        #: Tasks that have not ended yet, or not even come.
+        self._left = expected
+        self._when_all_ended = when_all_ended
+        self.submitted = 0
+        self.refused = 0
+        self.delivered = 0
+        self.failed: Counter[str] = Counter()
+        #: Ends of tasks that had ended before, and transitions that the state machine forbids.
+        self.twice = 0
+        self.forbidden = 0
+        self.launches = 0
+        self.launched_tasks = 0
+        #: Devices that failed.
+        self.faults = 0
+        #: Launches that were lost with a device or a link, and tasks that ran more than once.
+        self.lost_launches = 0
+        self.repeated = 0
+        #: Seconds from submission until a task began on a device, and until its caller had the result.
+        self.waits = array("d")
+        self.latencies = array("d")
+
+    def end(self) -> None:
+        """A task has come to its end."""
+        self._left -= 1
+        if not self._left:
+            self._when_all_ended()
+
+    @property
+    def lost(self) -> int:
+        """Tasks that were submitted and have no end, which must be none when a run is over."""
+        return self.submitted - self.delivered - self.refused - sum(self.failed.values())
+
+
+class SimulatedFuture:
+    """The end of one task as its caller sees it."""
+
+    __slots__ = ("_began", "_done", "_ledger", "_receipt", "attempts", "on_end")
+
+    #: No lane thread waits for it, and no event loop.
+    _is_awaited = False
+    is_of_a_loop = False
+
+    def __init__(self, ledger: Ledger, on_end: Any) -> None:
+        """Begins without an end; `on_end` is called once, at the task's end."""
+        self._ledger = ledger
+        self._began = self._done = False
+        self._receipt: Any = None
+        self.attempts = 0
+        self.on_end = on_end
+
+    def done(self) -> bool:
+        return self._done
+
+    def running(self) -> bool:
+        return self._began and not self._done
+
+    def cancelled(self) -> bool:
+        return False
+
+    def set_running_or_notify_cancel(self) -> bool:
+        self._began = True
+        return True
+
+    def set_result(self, value: Any) -> None:
+        if self._end():
+            self._ledger.delivered += 1
+            self._ledger.end()
+
+    def set_exception(self, error: BaseException) -> None:
+        """Counts the failure by its class; a forbidden transition is counted too."""
+        if isinstance(error, InvalidTransition):
+            self._ledger.forbidden += 1
+        if self._end():
+            self._ledger.failed[type(error).__name__] += 1
+            self._ledger.end()
+
+    def _end(self) -> bool:
+        """Marks the end; returns `False` for a second one, which is counted as a bug."""
+        if self._done:
+            self._ledger.twice += 1
+            return False
+        self._done = True
+        if self.attempts > 1:
+            self._ledger.repeated += 1
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end()
+        return True
+
+
+# -- what our own code takes for a decision, as it is: this is measured, not simulated
+
+
+#: One of so many decisions is measured: asking for the processor's time takes a microsecond, and decisions take few.
+#: A prime number, so that every kind of decision has its turn.
+EVERY = 17
+
+
+class DecisionMeter:
+    """Adds up the processor seconds of decisions, from a sample of them."""
+
+    __slots__ = ("_count", "_seconds")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._seconds = 0.0
+
+    def begin(self) -> float:
+        """Before a decision; 0 if it is not measured."""
+        self._count += 1
+        return 0.0 if self._count % EVERY else time.thread_time()
+
+    def end(self, begun: float) -> None:
+        if begun:
+            self._seconds += time.thread_time() - begun
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all decisions, extrapolated from the sample."""
+        return self._seconds * EVERY

@@ -19,8 +19,15 @@ import msgspec
 
 from anygpu.base.units import readable_seconds
 from anygpu.fleet.simulation.driver import SimulatedDriver
-from anygpu.fleet.simulation.ledger import InvariantBroken, Ledger
-from anygpu.fleet.simulation.scenario import EventClock, Scenario, SimulatedDevice, SimulatedNode, moments
+from anygpu.fleet.simulation.scenario import (
+    EventClock,
+    InvariantBroken,
+    Ledger,
+    Scenario,
+    SimulatedDevice,
+    SimulatedNode,
+    moments,
+)
 
 # -- what a simulation found: figures, and in words what breaks first
 

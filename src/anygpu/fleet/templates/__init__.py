@@ -274,27 +274,15 @@ def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
 
 def _values(options: TemplateOptions) -> dict[str, object]:
     """Returns what every template may use. `last` is the end of the range of ports, sizes are in GiB."""
-    return {
-        "name": options.name,
-        "namespace": options.namespace,
-        "image": options.image,
-        "token": options.token,
-        "tenant_token": options.tenant_token,
-        "head": options.head,
-        "port": options.port,
+    return msgspec.structs.asdict(options) | {
         "first": options.port,
         "last": options.port + LAST_PORT,
-        "network": options.network,
-        "gpus": options.gpus,
-        "cpus": options.cpus,
-        "memory": options.memory,
         "store": options.store,
         "store_bytes": options.store << 30,
         # A little more than the store: Ray has other files there.
         "shm": options.store + 1,
         "ray": RAY_VERSION,
         "anygpu": __version__,
-        "python": options.python,
     }
 
 

@@ -109,26 +109,28 @@ def _timeline(window: Range1d) -> Any:
 
 def _lines(name: str, form: str, window: Range1d) -> Any:
     """A figure of lines over time; `form` is how its values read."""
-    source = _source(name, ("xs", "ys", "colour", "name"))
+    plot, source = _over_time(name, form, window)
     top = {"end": _FULL[name] * 1.02} if name in _FULL else {}
-    plot = _figure(name, x_range=window, tools="")
-    _tick(plot.xaxis[0], [], [])
-    plot.y_range.update(start=0, range_padding=0.15, only_visible=False, **top)
-    _format(plot.yaxis[0], form)
+    plot.y_range.update(only_visible=False, **top)
     plot.multi_line("xs", "ys", source=source, line_color="colour", line_width=2, line_join="round")
     return plot
 
 
 def _owners(window: Range1d) -> Any:
     """The figure of memory by owner, as areas one upon the other."""
-    source = _source("owners", ("xs", "ys", "colour", "name"))
-    plot = _figure("owners", x_range=window, tools="")
-    _tick(plot.xaxis[0], [], [])
-    plot.y_range.update(start=0, range_padding=0.15)
-    _format(plot.yaxis[0], "0 ib")
+    plot, source = _over_time("owners", "0 ib", window)
     areas = plot.patches("xs", "ys", source=source, color="colour", fill_alpha=0.75, line_width=0)
     plot.add_tools(HoverTool(renderers=[areas], tooltips=[("", "@name")]))
     return plot
+
+
+def _over_time(name: str, form: str, window: Range1d) -> tuple[Any, ColumnDataSource]:
+    """An empty figure of values from 0 on over time, and its source."""
+    plot = _figure(name, x_range=window, tools="")
+    _tick(plot.xaxis[0], [], [])
+    plot.y_range.update(start=0, range_padding=0.15)
+    _format(plot.yaxis[0], form)
+    return plot, _source(name, ("xs", "ys", "colour", "name"))
 
 
 def _predictions() -> Any:

@@ -79,7 +79,7 @@ class Items:
         numbers = iter(range(1 << 62))
 
         def read() -> tuple[tuple[Any, ...], int, int] | None:
-            with self._clock.reading():
+            with self._clock.adding_to("read"):
                 for item in items:
                     number = next(numbers)
                     return (item,), number, number + 1
@@ -115,7 +115,7 @@ class Items:
                 size = max(1, size // 2)
             start, stop = begin, min(begin + size, length)
             begin = max(1, stop)
-            with self._clock.reading():
+            with self._clock.adding_to("read"):
                 # In memory of its own, because the function may keep a reference to it.
                 parts = tuple(each.read(axis, start, stop, None) for each in sources)
             return parts, start, stop
@@ -150,7 +150,7 @@ class Items:
 
         def write(item: tuple[Any, int, int]) -> None:
             value, start, stop = item
-            with clock.writing():
+            with clock.adding_to("write"):
                 for number, (each, part) in enumerate(zip(sinks, self._parts(value, len(sinks)), strict=True)):
                     if isinstance(each, ToFunction | ListSink | Joined):
                         each.write(part, start, stop)

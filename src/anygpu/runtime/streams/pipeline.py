@@ -103,22 +103,13 @@ class Clock:
         self.write = 0.0
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
-        """Adds the time of the block to that of the reading stage."""
+    def adding_to(self, stage: Literal["read", "write"]) -> Iterator[None]:
+        """Adds the time of the block to that of reading or of writing."""
         begin = time.perf_counter()
         try:
             yield
         finally:
-            self.read += time.perf_counter() - begin
-
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Adds the time of the block to that of the writing stage."""
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.write += time.perf_counter() - begin
+            setattr(self, stage, getattr(self, stage) + time.perf_counter() - begin)
 
     @property
     def total(self) -> float:

@@ -46,7 +46,15 @@ class StreamSink(Protocol):
         """Discard an unfinished array. Does nothing after `finish`."""
 
 
-class Collected:
+class _NothingOpen:
+    """A sink that has nothing to open before its first span, and nothing to give back."""
+
+    def begin(self, spec: Spec | None, axis: int | None, length: int) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+class Collected(_NothingOpen):
     """Into a new array."""
 
     def __init__(self) -> None:
@@ -66,18 +74,14 @@ class Collected:
     def finish(self) -> Any:
         return self._whole
 
-    def abandon(self) -> None: ...
 
-
-class Joined:
+class Joined(_NothingOpen):
     """Into new arrays, nested as the function returns them, whose length is known only at the end."""
 
     def __init__(self, axis: int) -> None:
         self._axis = axis
         self._structure: Structure | None = None
         self._parts: list[list[Any]] = []
-
-    def begin(self, spec: Spec | None, axis: int | None, length: int) -> None: ...
 
     def write(self, values: Any, start: int, stop: int) -> None:
         """Keeps the leaves of one chunk; raises `InvalidOption` if they cannot be joined along the axis."""
@@ -97,16 +101,12 @@ class Joined:
             return np.empty(0)
         return unflatten(self._structure, [np.concatenate(parts, axis=self._axis) for parts in self._parts])
 
-    def abandon(self) -> None: ...
 
-
-class ListSink:
+class ListSink(_NothingOpen):
     """Into a list, one value for each item."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
-
-    def begin(self, spec: Spec | None, axis: int | None, length: int) -> None: ...
 
     def write(self, values: Any, start: int, stop: int) -> None:
         self._values.append(values)
@@ -114,24 +114,18 @@ class ListSink:
     def finish(self) -> Any:
         return self._values
 
-    def abandon(self) -> None: ...
 
-
-class ToFunction:
+class ToFunction(_NothingOpen):
     """Into a function of the caller, which gets each span and its position."""
 
     def __init__(self, function: Callable[[Any, int, int], object]) -> None:
         self._function = function
-
-    def begin(self, spec: Spec | None, axis: int | None, length: int) -> None: ...
 
     def write(self, values: Any, start: int, stop: int) -> None:
         self._function(values, start, stop)
 
     def finish(self) -> Any:
         return None
-
-    def abandon(self) -> None: ...
 
 
 class ToArray:

@@ -286,7 +286,7 @@ class _Run:
             memory = free.take()
             start, stop = begin, min(begin + self._length, length)
             begin = max(stop, 1) if length == 0 else stop
-            with clock.reading():
+            with clock.adding_to("read"):
                 return _Chunk(self._read(start, stop, memory), start, stop, memory)
 
         def compute(chunk: _Chunk) -> Iterator[FinishedSpan]:
@@ -299,7 +299,7 @@ class _Run:
         def write(finished: FinishedSpan) -> None:
             """Write one span to all sinks, and the record for resuming after it."""
             nonlocal first, recorded_at, record
-            with clock.writing():
+            with clock.adding_to("write"):
                 written = [
                     (sink, finished.results[array.number])
                     for sink, array in zip(sinks, self._returned, strict=True)

@@ -19,9 +19,8 @@ from anygpu.errors import CannotCompile, DeviceLost
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
 from anygpu.receipts.receipt import HostOperation, ran_on_host
-from anygpu.workers.executor import line_of
 from anygpu.workers.thread import LocalHandle, ThreadWorker
-from anygpu.workers.worker import Argument, Handle, Worker
+from anygpu.workers.worker import Argument, Handle, Worker, line_of
 
 # -- events of the workers of devices: opened, lost, replaced
 

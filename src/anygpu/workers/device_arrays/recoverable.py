@@ -52,9 +52,9 @@ from anygpu.workers.device_arrays.lineage import (
     result_lineages,
     topological_order,
 )
-from anygpu.workers.executor import line_of, spec_of
+from anygpu.workers.executor import spec_of
 from anygpu.workers.task_lifecycle import Fail, Failed, Reclaim, Started, Task, fault_of, step
-from anygpu.workers.worker import Argument, Handle, Lending, Worker
+from anygpu.workers.worker import Argument, Handle, Lending, Worker, line_of
 
 Result = TypeVar("Result")
 

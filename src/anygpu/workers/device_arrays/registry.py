@@ -42,7 +42,6 @@ from anygpu.workers.spares import Explorers, Spares
 from anygpu.workers.worker import ISOLATION, Overlapping, Worker, default_budget, isolation_of, open_worker
 
 if TYPE_CHECKING:
-    from anygpu.placement.plan.calibration import Calibration
     from anygpu.workers.child_process import Child
 
 __all__ = ["DeviceHandle", "DeviceRegistry", "registry"]
@@ -250,10 +249,6 @@ class DeviceRegistry:
     def isolation(self, device_id: str, wanted: Isolation | None = None) -> Isolation:
         """Where a worker of the device lives, if the caller has `wanted` that; `None` for no wish."""
         return isolation_of(entry_of(device_id), wanted)
-
-    def calibration(self, device: Device) -> Calibration | None:
-        """A calibration that was not measured here, as a fleet has for other machines; `None` on one machine."""
-        return None
 
     def generation(self, device_id: str) -> int | None:
         """The generation of the open worker of the device; `None` if there is none."""
