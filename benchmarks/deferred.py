@@ -33,7 +33,7 @@ import anygpu as ag
 from anygpu.placement.native_calls import Allowance, allowance, background
 from anygpu.placement.signature import signature
 from benchmarks.deferred_functions import FUNCTIONS
-from benchmarks.deferred_recording import recording_seconds, share
+from benchmarks.deferred_recording import recording_seconds, share, small_function_ratio
 
 #: Seconds of calls before anything is measured, if it has not settled by then; what it is called for at least, and
 #: without a change, to have settled; turns that both sides take in any case, and seconds of them.
@@ -185,6 +185,7 @@ def main() -> int:
     recording = recording_seconds()
     if not given.json:
         _say("recording: " + ", ".join(f"{name} {seconds * 1e6:.2f} µs" for name, seconds in recording.items()))
+        _say(f"20 operations on 1,000 elements, with the option: {small_function_ratio():.3f} of a plain call")
     found = {}
     for name in given.only or cases:
         # Each as in the first process of its own: what others have found out decides what is tried when.

@@ -1,18 +1,26 @@
 """Twenty iterations with `while`, `if`, tests of convergence and early returns, as deferred calls beside plain ones.
 
     python -m benchmarks.deferred_iterations [--runs 1000] [--native] [--side 8] [--speed 40] [--only NAME …] [--seed 0]
+    python -m benchmarks.deferred_iterations --runs 0 --automatic 40 [--only NAME …]
 
 Each function runs with other random arguments every time; a run differs where a result is not NumPy's: bit by bit, or
 with `--native` within 1e-9, because segments are native code then and sum in another order. `--speed` measures calls
 with arguments of that size, once native code has settled. It prints for each function how many runs are equal, how
 many of its segments were compiled how often, and how many times faster it is; it fails if a run differs.
+
+`--automatic` leaves the option away, and decorates each function in a process of its own with an empty cache: it prints
+what the first fifty calls take once deferral has begun, which pay for all that has to be found out, and what calls take
+afterwards, both in units of a plain call. It fails if the first calls of a function take more than MOST_AT_FIRST.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -23,6 +31,7 @@ import numpy as np
 
 import anygpu as ag
 from anygpu.placement import native
+from anygpu.placement.native_calls import background
 from benchmarks import deferred, deferred_functions
 from tests.support.deferred_placement import always_deferred
 from tests.support.native_placement import native_at_once, settle
@@ -351,6 +360,61 @@ def _speed(name: str, side: int) -> tuple[float, str]:
     return found["ratio"], f"{how}, {len(native.history)} segments compiled; {reason}"
 
 
+#: Calls that count as the first ones, and what they may take in units of plain calls.
+FIRST_CALLS, MOST_AT_FIRST = 50, 1.05
+
+
+def first_calls(name: str) -> tuple[float, float, str]:
+    """The first deferred calls of a function without the option, and later ones, in units of plain calls; and a reason.
+
+    Both are 1 where calls take so little that no call is deferred.
+    """
+    function, make = FUNCTIONS[name]
+    given, named = make(0)
+    plain: list[float] = []
+    _timed(plain, 28, function, given, named)
+    del plain[:3]
+    ours: Any = ag.offload(function)
+    while not _is_decided(ours):
+        ours(*given, **named)
+    first: list[float] = []
+    _timed(first, FIRST_CALLS, ours, given, named)
+    _timed(plain, 25, function, given, named)
+    background.settle(20)
+    later: list[float] = []
+    while sum(later) < 1.0 and len(later) < 400:
+        _timed(later, 1, ours, given, named)
+    _timed(plain, 25, function, given, named)
+    usual = statistics.median(plain)
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    return statistics.mean(first) / usual, statistics.median(later[-20:]) / usual, receipt.reason
+
+
+def _timed(into: list[float], calls: int, function: Any, given: Any, named: Any) -> None:
+    for _ in range(calls):
+        begin = time.perf_counter()
+        function(*given, **named)
+        into.append(time.perf_counter() - begin)
+
+
+def _is_decided(ours: Any) -> bool:
+    """Whether the calls of a decorated function are deferred from now on, or stay on NumPy."""
+    site = next(iter(ours._known.native.values()), None)
+    return site is not None and (type(site.direct).__name__ == "DeferredCalls" or site.is_settled or site.seconds > 12)
+
+
+def _automatic(name: str, side: int) -> tuple[float, float]:
+    """`first_calls` in a new process, printed."""
+    code = f"from benchmarks.deferred_iterations import first_calls; print(*first_calls({name!r}), sep=chr(9))"
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"SIDE": str(side), "ANYGPU_CACHE_DIR": folder}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    first, later, reason = done.stdout.strip().split("\t")
+    _say(f"{name:26} first {FIRST_CALLS} calls {float(first):5.2f} of plain ones, later {float(later):5.2f}; {reason}")
+    return float(first), float(later)
+
+
 def main() -> int:
     """Run each function as often as was asked, and return whether a run differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -359,10 +423,11 @@ def main() -> int:
     parser.add_argument("--speed", type=int, metavar="SIDE", help="measure calls with arguments of that size too")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--native", action="store_true", help="with segments as native code as soon as there is any")
+    parser.add_argument("--automatic", type=int, metavar="SIDE", help="measure calls without the option")
     parser.add_argument("--only", nargs="+", choices=sorted(FUNCTIONS))
     given = parser.parse_args()
     os.environ["SIDE"] = str(given.side)
-    wrong, ratios = 0, []
+    wrong, ratios, automatic = 0, [], []
     for name in given.only or FUNCTIONS:
         if given.runs:
             begin = time.perf_counter()
@@ -380,10 +445,17 @@ def main() -> int:
             ratio, how = _speed(name, given.speed)
             ratios.append(ratio)
             _say(f"{name:26} {ratio:6.2f} × NumPy; {how}")
+        if given.automatic:
+            automatic.append(_automatic(name, given.automatic))
     if given.runs:
         _say(f"{wrong} runs differ")
     if ratios:
         _say(f"{sum(each > 1.03 for each in ratios)} of {len(ratios)} are faster than NumPy")
+    if automatic:
+        faster = sum(later < 0.97 for _, later in automatic)
+        worst = max(first for first, _ in automatic)
+        _say(f"{faster} of {len(automatic)} are faster; at worst the first calls take {worst:.2f} of plain ones")
+        wrong += worst > MOST_AT_FIRST
     return 1 if wrong else 0
 
 

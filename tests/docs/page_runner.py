@@ -24,7 +24,7 @@ from tests.docs.blocks import ROOT, Block, blocks, engines, is_run
 
 _CHECKER = doctest.OutputChecker()
 _OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-_NUMBER = re.compile(r"(?<![A-Za-z_])\d[\d,.:]*(?:e[-+]?\d+)?(?: ?(?:ns|µs|ms|s|min|%|B|[KMGT]i?B)\b)?")
+_NUMBER = re.compile(r"(?<![A-Za-z_])\d(?:[\d,.:]*\d)?(?:e[-+]?\d+)?(?: ?(?:ns|µs|ms|s|min|%|bytes|B|[KMGT]i?B)\b)?")
 #: The phases of a receipt that took no time are left out of it, so which ones there are varies as their numbers do.
 _PHASES = re.compile(r"\[\w+ #(?:, \w+ #)*\]")
 _NEXT_COMMAND = "-- the next command --"

@@ -13,7 +13,6 @@ from anygpu.engines.driver import Dispatch, Extent
 from anygpu.engines.opencl.builder import KEPT_TEXTS
 from anygpu.engines.opencl.device import HostSharing
 from anygpu.engines.opencl.engine import OpenCLDriver
-from anygpu.engines.opencl.memory import host_memory
 from tests.engines.opencl_kernels import affine, open_first, room, whole
 
 WAYS: tuple[HostSharing, ...] = ("shared", "mapped", "staged")
@@ -47,7 +46,6 @@ def use(driver: OpenCLDriver) -> Extent:
     driver.device_seconds()
     driver.read(target)
     driver.read_view(target)
-    driver.adopt_host(host_memory(4096, 4096))
     driver.release(source.block)
     return target
 

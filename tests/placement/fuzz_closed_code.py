@@ -169,7 +169,7 @@ _BLOCKS = r"""
 if {a}.max() > {k}:\n    {one}\nelse:\n    {two}
 if {a}.sum() > {b}.sum() and total > -5:\n    {one}
 for number in range(3):\n    {one}\n    {two}
-while total < {k}:\n    {one}\n    total = total + 1
+while total < {k} and rounds < 9:\n    {one}\n    total, rounds = total + 1, rounds + 1
 for each in ({a}, {b}):\n    each += 1\n    {one}
 for number, (u, v) in enumerate(zip([{a}, {b}], [{b}, {a}])):\n    u[{k}] = v[0]\n    {one}
 with np.errstate(all="ignore"):\n    {one}\n    {two}
@@ -177,8 +177,8 @@ with np.errstate(divide="ignore", invalid="ignore"):\n    w = {a} / {b}\n    {on
 for each in held[:2]:\n    each[0] = {b}[{k}]\n    {one}
 for each in [{a}[:{k}], {b}[{k}:]]:\n    each *= 0.5\n    {one}
 for each in reversed([{a}, {b}]):\n    if each.sum() > 1:\n        break\n    {one}\nelse:\n    {two}
-while {a}.max() > 3 and total < 9:\n    {a} *= 0.5\n    total = total + 3\n    {one}
-while True:\n    {one}\n    total = total + 1\n    if total > 2 or {a}.sum() < {k}:\n        break
+while {a}.max() > 3 and rounds < 9:\n    {a} *= 0.5\n    rounds = rounds + 3\n    {one}
+while True:\n    {one}\n    rounds = rounds + 1\n    if rounds > 2 or {a}.sum() < {k}:\n        break
 if not {a}.any():\n    return {b}[::2]\n{one}
 """
 _HELPERS = r"""
@@ -253,7 +253,8 @@ def source(chosen: random.Random, most: int = 7) -> str:
         arrays.append(f"v{number}")
         return text
 
-    lines = ["held, named, total = [x], {'k': y}, 0.0"]
+    # `total` may be NaN or below every number, because statements add arrays to it: only `rounds` ends each loop.
+    lines = ["held, named, total, rounds = [x], {'k': y}, 0.0, 0"]
     for number in range(chosen.randint(2, most)):
         lines += statement(number).splitlines()
     returned = chosen.choice(_RETURNS.split("|")).format(a=chosen.choice(arrays), b=chosen.choice(arrays))
@@ -269,9 +270,10 @@ def main() -> int:
     given = parser.parse_args()
     chosen = random.Random(given.seed)
     counts: Counter[str] = Counter()
-    gc.freeze()  # what is there already is not looked through for arrays that are left
     with recorded():
         for number in range(given.count):
+            if number % 50 == 0:
+                gc.freeze()  # what is there already, also of earlier functions, is not looked through below
             text = source(chosen)
             why = why_wrong(text, chosen=lambda number: chosen.random() < 0.4)
             counts["refused" if why == "" else "right" if why is None else "wrong"] += 1

@@ -7,12 +7,14 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.array.deferred import conversions
 from anygpu.array.deferred.standing_in import StandIn
 from anygpu.placement import automatic, automatic_deferral, deferred, loading, native_loading
 from anygpu.placement import background as beside
@@ -371,7 +373,7 @@ def test_closed_code_is_so_as_long_as_names_mean_the_same(monkeypatch: pytest.Mo
 def _always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Functions are deferred however small they are, and stay so; NumPy runs their segments."""
     monkeypatch.setenv("ANYGPU_NATIVE", "on")
-    monkeypatch.setenv("ANYGPU_DEFER", "on")
+    monkeypatch.delenv("ANYGPU_DEFER", raising=False)
     monkeypatch.setattr(loading.segments, "is_ready", True)
     monkeypatch.setattr(beside, "pause", lambda seconds: None)
     monkeypatch.setattr(automatic, "LEAST_TO_DEFER", 0.0)
@@ -427,6 +429,69 @@ def test_a_function_whose_code_is_closed_is_deferred() -> None:
     receipt = ag.last_receipt()
     assert receipt is not None
     assert not receipt.reason.startswith("deferred"), "a debugger sees NumPy's arrays"
+
+
+@pytest.mark.usefixtures("_always")
+@pytest.mark.parametrize("names_one", [True, False])
+def test_numpys_functions_are_others_only_where_code_names_them(
+    names_one: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def names(x: Any) -> Any:
+        y = np.asarray(x) * 2
+        return y + 1 if y.sum() > 0 else y
+
+    def names_none(x: Any) -> Any:
+        y = x * 2
+        return y + 1 if y.sum() > 0 else y
+
+    x = np.ones(N)
+    ours = _automatic(names if names_one else names_none, x)
+    asked: list[Any] = []
+    put = conversions._put
+
+    def put_and_tell(functions: dict[str, Callable[..., Any]]) -> None:
+        asked.append(functions)
+        put(functions)
+
+    monkeypatch.setattr(conversions, "_put", put_and_tell)
+    assert np.array_equal(ours(x), x * 3)
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    assert receipt.reason.startswith("deferred automatically: ")
+    assert bool(asked) is names_one
+    assert np.asarray is conversions._theirs["asarray"]
+
+
+@pytest.mark.usefixtures("_always")
+def test_explain_shows_the_segments_of_calls_that_are_deferred_automatically() -> None:
+    x = np.random.default_rng(1).random(N)
+    ours = _automatic(_newton, x)
+    ours(x)
+    shown = str(ours.explain(x))
+    assert "deferred automatically" in shown
+    assert "segment 0: " in shown
+
+
+@pytest.mark.usefixtures("_always")
+def test_the_next_process_looks_with_the_first_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYGPU_HISTORY", "on")
+    monkeypatch.setenv("ANYGPU_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(deferred.DeferredSite, "is_faster", True)
+    x = np.random.default_rng(1).random(N)
+    ours = _automatic(_newton, x)
+    ours(x)
+    background.settle(60)
+    monkeypatch.setattr(automatic, "BEFORE_LOOKING", 1e9)
+    monkeypatch.setattr(loading.native, "is_ready", True)
+    later = ag.offload(_newton)
+    for _ in range(6):
+        assert np.array_equal(later(x), _newton(x))
+        background.settle(60)
+        for each in loading.segments.threads:
+            each.join(60)
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    assert receipt.reason.startswith("deferred automatically: ")
 
 
 @pytest.mark.usefixtures("_always")
@@ -530,10 +595,10 @@ def test_without_native_code_nothing_is_evaluated(monkeypatch: pytest.MonkeyPatc
     background.settle(60)
 
 
-def test_it_is_an_experiment_that_has_to_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYGPU_NATIVE", "on")
-    monkeypatch.delenv("ANYGPU_DEFER", raising=False)
-    monkeypatch.setattr(automatic, "defer_if_closed", lambda *given: pytest.fail("nobody asked for it"))
+    monkeypatch.setenv("ANYGPU_DEFER", "off")
+    monkeypatch.setattr(automatic, "defer_if_closed", lambda *given: pytest.fail("it is off"))
 
     @ag.offload
     def halved(x: Any) -> Any:

@@ -20,9 +20,8 @@ from anygpu.hardware.device import Device
 from anygpu.placement import calibrate as calibrate_module
 from anygpu.placement.calibrate import calibrate, calibration_folder, recalled, remember
 from anygpu.placement.plan.calibration import Calibration, Curve, Transfer, amount_of, assumed
-from anygpu.placement.plan.fusion import structure_of
 from anygpu.placement.plan.microbenchmarks import trials
-from anygpu.placement.plan.predicting import predict
+from anygpu.placement.plan.predicting import predict, structure_of
 from anygpu.program.graph import Program, node_cost
 from anygpu.program.primitives import Spec
 from anygpu.receipts.receipt import Phases

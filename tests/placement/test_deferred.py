@@ -751,6 +751,37 @@ def test_what_the_only_view_of_memory_shows_is_not_copied(monkeypatch: pytest.Mo
     assert copied[-1] == 0
 
 
+def test_a_view_of_an_array_that_is_there_sees_writes_although_one_of_an_argument_waited_before() -> None:
+    def written(x: Any, y: Any) -> Any:
+        v = y.reshape(2, -1).T.ravel()  # this view waits
+        x *= 0.5  # the segment ends
+        w = v.reshape(2, -1)
+        w -= 2
+        return v
+
+    x, y = np.random.default_rng(0).random((2, 24))
+    with always_deferred():
+        ours: Any = ag.offload(deferred=True)(written)
+        for _ in range(4):
+            assert np.array_equal(ours(x.copy(), y), written(x.copy(), y))
+
+
+def test_the_only_view_of_memory_is_one_after_it_was_written_to() -> None:
+    def written(x: Any) -> Any:
+        y = np.roll(x, 5)
+        if y.max() > 0:
+            y *= x.mean()
+        return y
+
+    x = np.random.default_rng(0).random(20_000)
+    with always_deferred():
+        ours: Any = ag.offload(deferred=True)(written)
+        for _ in range(4):
+            y = ours(x)
+            assert np.array_equal(y, written(x))
+            assert y.flags.owndata is written(x).flags.owndata
+
+
 def test_naming_a_type_is_no_reason_to_stay_on_numpy() -> None:
     def names(x: Any) -> Any:
         if x.ndim != 1:

@@ -177,6 +177,26 @@ def test_a_constant_warns_once_in_every_call() -> None:
         settle()
 
 
+def constant_with_warnings_on(x: Any) -> Any:
+    with np.errstate(all="ignore"), np.errstate(divide="warn"):
+        return x + (1 / np.arange(3))[1]
+
+
+def constant_with_all_warnings_on(x: Any) -> Any:
+    with np.errstate(all="warn"):
+        return x + (1 / np.arange(3))[1]
+
+
+@pytest.mark.parametrize("function", [constant_with_warnings_on, constant_with_all_warnings_on])
+def test_a_constant_for_which_the_function_turns_warnings_on_warns_once_in_every_call(function: Any) -> None:
+    offloaded = ag.offload(function)
+    expected = warned(lambda: function(X))
+    assert expected == ["divide by zero encountered in divide"]
+    for _ in range(5):
+        assert warned(lambda: offloaded(X)) == expected
+        settle()
+
+
 def test_a_constant_that_was_warned_of_does_not_keep_calls_from_being_native() -> None:
     offloaded = ag.offload(constant_in_vain)
     with warnings.catch_warnings(record=True) as caught:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.testing.memory_layouts import CALLS, LAYOUTS, NumpyCall, layout
 from tests.array.test_views_and_copies import facts, function_of, leaves, sharing
+from tests.support.memory_layouts import CALLS, LAYOUTS, NumpyCall, layout
 
 #: NumPy warns when the flags of what `broadcast_arrays` gives are asked for.
 pytestmark = pytest.mark.filterwarnings("ignore:future versions:FutureWarning")

@@ -10,17 +10,22 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from anygpu.placement.automatic import forget, remember
 from anygpu.placement.background import at_leisure
 from anygpu.placement.closed_code import ClosedCode
 from anygpu.placement.deferred import Deferred, DeferredRun
-from anygpu.placement.native_calls import Called, on_numpy
+from anygpu.placement.native_calls import Called, background, on_numpy
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.options import Options
 from anygpu.placement.segments import Segments
+
+if TYPE_CHECKING:
+    from anygpu.placement.plan.plan import Plan
 
 #: The share of a call that it may take to look whether names still mean the same.
 MOST_TO_LOOK = 0.02
@@ -47,6 +52,7 @@ def look(site: NativeSite, function: Callable[..., Any], why: str) -> None:
             why_not = f"{type(error).__name__}: {error}"
     if deferred is None or why_not is not None:
         why_not = str(why_not).rstrip(".")
+        forget(site)
         site.stay(f"{why} With offload(deferred=True) it can run as it is; not automatically, because {why_not}.")
     else:
         deferred.begin(site.key, site.least, MOST_LOST * site.seconds)
@@ -82,6 +88,7 @@ class DeferredCalls:
     ) -> None:
         self._site, self._function, self._deferred, self._found = site, function, deferred, found
         self._others = 0
+        self._is_remembered = False
 
     def __call__(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
@@ -89,10 +96,12 @@ class DeferredCalls:
         site = self._site
         why = self._deferred.why_plain
         if why is not None:
+            forget(site)
             site.stay(f"it cannot be traced, and its calls are plain ones: {why}")
             return on_numpy(site, Called(function, arguments, keywords, begin))
         if self._deferred.is_compiling or sys.gettrace() is not None:
             # Until there is native code, or while a debugger would see what stands for arrays, plain calls are better.
+            site.say(f"it cannot be traced, and its calls are deferred, but not {self._when_not()}.")
             return on_numpy(site, Called(function, arguments, keywords, begin))
         if function is not self._function or not self._found.holds(arguments, keywords):
             self._others += 1
@@ -104,4 +113,15 @@ class DeferredCalls:
                 site.look_again(4.0)
             return on_numpy(site, Called(function, arguments, keywords, begin))
         self._others = 0
-        return self._deferred.run_deferred(site.key, arguments, keywords)
+        value = self._deferred.run_deferred(site.key, arguments, keywords)
+        if not self._is_remembered and self._deferred.is_faster(site.key):
+            self._is_remembered = True
+            background.submit(partial(remember, site))
+        return value
+
+    def _when_not(self) -> str:
+        return "while native code for a segment is compiled" if self._deferred.is_compiling else "under a debugger"
+
+    def explain(self) -> Plan:
+        """The plan of the next deferred call."""
+        return self._deferred.plan_of(self._site.key)

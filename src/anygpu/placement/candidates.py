@@ -17,9 +17,8 @@ from anygpu.hardware.selection import DeviceSelection, select
 from anygpu.placement.machine import first_choice, lacking, usable_bytes
 from anygpu.placement.options import Options
 from anygpu.placement.plan.choosing import DeviceChooser
-from anygpu.placement.plan.fusion import MOST_GROUPED, SECONDS_FOR_EACH
 from anygpu.placement.plan.plan import Basis, Candidate, Plan, Refused
-from anygpu.placement.plan.predicting import Expected, doubt_about, predict
+from anygpu.placement.plan.predicting import MOST_GROUPED, SECONDS_FOR_EACH, Expected, doubt_about, predict
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import Chunked, SingleDevice, SplitAcrossDevices, Strategy
 from anygpu.program.graph import Program, program_cost

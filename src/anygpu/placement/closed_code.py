@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from anygpu.array.deferred.conversions import CONVERTED
 from anygpu.array.deferred.layouts import can_stand_for
 from anygpu.placement.definitions import MISSING, Guards, definition_of
 
@@ -94,6 +95,11 @@ class ClosedCode:
     def seconds(self) -> float:
         """What it takes to look whether names mean the same."""
         return math.inf if self.why_not else min(timeit.repeat(self._guards.hold, number=1, repeat=3))
+
+    @property
+    def names_conversions(self) -> bool:
+        """Whether it names one of NumPy's functions that give an array back as it is."""
+        return any(not CONVERTED.isdisjoint(_names_outside(each.__code__)) for each in self._seen)
 
     def holds(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
         """Whether it is true of a call with these arguments."""

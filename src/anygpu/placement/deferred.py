@@ -115,6 +115,11 @@ class DeferredSite:
         return self.calls >= PLAIN_EVERY * (self.plain_calls - self._at_first + 1)
 
     @property
+    def is_faster(self) -> bool:
+        """Whether a deferred call was faster than plain ones, once it was known what runs its segments."""
+        return self.kept == _RECENT
+
+    @property
     def is_little_known(self) -> bool:
         """Whether plain calls may take less than was seen."""
         return self.plain_calls < _PLAIN_BEFORE_NATIVE and self.plain < _LONG
@@ -163,7 +168,19 @@ class DeferredSite:
 class Deferred(Offloaded[P, R]):
     """A function whose calls are deferred. Made by `offload(deferred=True)`."""
 
-    __slots__ = ("_back", "_bare", "_closed", "_errors", "_last", "_left", "_reach", "_segments", "_short", "_sites")
+    __slots__ = (
+        "_back",
+        "_bare",
+        "_closed",
+        "_errors",
+        "_last",
+        "_left",
+        "_names_conversions",
+        "_reach",
+        "_segments",
+        "_short",
+        "_sites",
+    )
 
     def __init__(
         self,
@@ -175,6 +192,7 @@ class Deferred(Offloaded[P, R]):
         super().__init__(function, options, planner)
         #: That nothing else leads to the memory of arguments, where it was found out.
         self._closed = closed
+        self._names_conversions = closed is None or closed.names_conversions
         self._sites: dict[Hashable, DeferredSite] = {}
         #: Why calls are plain ones; by kind of arguments, and for all of them.
         self._back: dict[Hashable, str] = {}
@@ -288,9 +306,18 @@ class Deferred(Offloaded[P, R]):
         key = signature(arguments, keywords, self._known.lifted)
         if None in self._back or key in self._back:
             return super().explain(*arguments, **keywords)
+        return self.plan_of(key)
+
+    def plan_of(self, key: Hashable) -> Plan:
+        """What the next deferred call of a kind is expected to take, and its segments."""
         from anygpu.placement.explaining import explain_deferred
 
         return explain_deferred(self._task, self._sites.get(key), self._segments, self._last)
+
+    def is_faster(self, key: Hashable) -> bool:
+        """Whether deferred calls of a kind were seen to be faster, with all segments settled."""
+        site = self._sites.get(key)
+        return site is not None and site.is_faster
 
     def run_deferred(self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """What the function returns, where its code is closed; inside of a deferred call it runs as it is."""
@@ -342,7 +369,8 @@ class Deferred(Offloaded[P, R]):
                 whole.ran_on_host(_clock() - begin)
             return value, receipt
         trusts = self._trusts(arguments, keywords)
-        run = DeferredRun(self._segments, self._function, trusts=trusts)
+        names = self._names_conversions
+        run = DeferredRun(self._segments, self._function, trusts=trusts, names_conversions=names)
         try:
             value = run(arguments, keywords)
         except BaseException as error:
@@ -449,8 +477,10 @@ def name_numpys_class(error: BaseException) -> None:
 class DeferredRun:
     """One deferred call."""
 
-    def __init__(self, segments: Segments, function: Callable[..., Any], *, trusts: bool) -> None:
-        self._function = function
+    def __init__(
+        self, segments: Segments, function: Callable[..., Any], *, trusts: bool, names_conversions: bool = True
+    ) -> None:
+        self._function, self._names_conversions = function, names_conversions
         self._segments = segments
         self._recorder = Recorder(self._computed, trusts_arguments=trusts, structures=segments.structures)
         #: Seconds of computing, and the whole; how many segments were native code; why arrays outlive the call.
@@ -478,7 +508,7 @@ class DeferredRun:
         del made
         token = _active.set(recorder)
         try:
-            with executing.Executing(), converting(recorder):
+            with executing.Executing(), converting(recorder, names_them=self._names_conversions):
                 value = self._function(*given, **named)
                 del given, named
                 recorder.compute("the function returned", 1)

@@ -6,6 +6,7 @@ For deferred calls it says what they and plain calls take, and shows their segme
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,6 +33,9 @@ def explain(call: Call, native: NativeSite | None = None) -> Plan:
 
     Raises the function's own error if tracing meets one, and what placing the call would raise for its options.
     """
+    explains_itself: Callable[[], Plan] | None = getattr(native.direct, "explain", None) if native is not None else None
+    if explains_itself is not None:
+        return explains_itself()  # calls that are deferred automatically
     site = call.site
     if not site.programs.is_tried:
         call.record(raises=True)

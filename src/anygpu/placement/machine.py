@@ -224,7 +224,7 @@ class MachineLook(ABC):
         """
         from anygpu.array.trace.traced import Traced
         from anygpu.array.trace.tracing import trace_small
-        from anygpu.placement.plan.fusion import structure_of
+        from anygpu.placement.plan.predicting import structure_of
 
         # Recording loads modules when it first meets an operation: not in the time of a caller.
         traced = trace_small()

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -47,6 +47,14 @@ _MISMATCHES = 100
 NO_GPU = "this machine has no GPU, and other devices that compute on the processor are used only when named."
 #: Before anything is known: no device answers sooner.
 _FLOOR = 5e-5
+
+
+@runtime_checkable
+class KnowsSpeeds(Protocol):
+    """A registry that knows how fast devices of other machines are, as a fleet's does."""
+
+    def calibration(self, device: Device) -> Calibration | None:
+        """What the device's own machine has measured; `None` for devices of this one."""
 
 
 class Planner(MachineLook):
@@ -145,9 +153,12 @@ class Planner(MachineLook):
         """Read the calibrations of devices that are new here, or assume some."""
         from anygpu.placement.calibrate import recalled
 
+        places = self.places
         for device in devices:
             if device.id not in self._calibrations:
-                known = self.places.calibration(device) or (recalled(device) if device.node is None else None)
+                known = places.calibration(device) if isinstance(places, KnowsSpeeds) else None
+                if known is None and device.node is None:
+                    known = recalled(device)
                 self._calibrations[device.id] = known or assumed(device)
 
     def calibration(self, device: Device) -> Calibration:
