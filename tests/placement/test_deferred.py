@@ -514,7 +514,53 @@ def _hides_what_follows(x: Any) -> Any:
     return y, z
 
 
-@pytest.mark.parametrize("function", [_warns_of_its_own, _catches, _hides_what_follows])
+def _warns_in_blocks(x: Any) -> Any:
+    w = np.log(x - x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        y = np.sum(1 / (x - x)) * 2
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            z = np.sqrt(-np.abs(x) - 1) + 1
+    return w, y, z, np.log(-np.abs(x) - 1)
+
+
+def _collects_in_blocks(x: Any) -> Any:
+    with warnings.catch_warnings(record=True) as outer:
+        warnings.simplefilter("always")
+        y = 1 / (x - x)
+        with warnings.catch_warnings():
+            z = np.log(x - x) + 1
+            seen = len(outer)
+    with warnings.catch_warnings():
+        with warnings.catch_warnings(record=True) as inner:
+            warnings.simplefilter("always")
+            w = np.sqrt(-np.abs(x) - 1)
+            seen_inside = len(inner)
+        q = np.log(-np.abs(x) - 1)
+    return y, z, w, q, seen, seen_inside, [str(each.message) for each in (*outer, *inner)]
+
+
+def test_calls_wait_where_warnings_are_hidden() -> None:
+    def hides(x: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            y = x * 2 + 1
+            z = np.mean(y[::2]) * 3
+        return z
+
+    ours = _deferred(hides)
+    (x,) = _arrays(8, 1)
+    for _ in range(4):
+        assert _same(ours(x), hides(x))
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    assert "5 operations until warnings are given or caught" in (receipt.how or "")
+
+
+@pytest.mark.parametrize(
+    "function", [_warns_of_its_own, _catches, _hides_what_follows, _warns_in_blocks, _collects_in_blocks]
+)
 def test_warnings_come_in_their_order_and_to_whom_they_came(function: Callable[..., Any]) -> None:
     ours = _deferred(function)
     (x,) = _arrays(8, 1)

@@ -319,6 +319,9 @@ class _Writer:
             f"{new} = np.asarray({name}).astype(np.int32) // np.sign({other}).astype(np.int32)",
             f"with warnings.catch_warnings():\n    warnings.simplefilter('{self.one('ignore', 'error', 'always')}')\n"
             f"    {new} = np.full(6, np.nanmean({name} * np.nan))\n    {new} = {new} + (1 / {other})",
+            f"with warnings.catch_warnings(record=True) as seen:\n    warnings.simplefilter('always')\n"
+            f"    {new} = np.log({name} - {name})\n    with warnings.catch_warnings():\n        {new} = 1 / {other}\n"
+            f"    print(len(seen))\nprint(*[each.message for each in seen])",
             f"warnings.warn('said', stacklevel=1)\n{new} = {name} / 0", f"{new} = ({name} * 1j).astype(float)",
             f"{new} = {name} * 1\n{new}[{self.one(':', '[0, 1]')}] = 1j * {name}[:1]",
         )  # fmt: skip

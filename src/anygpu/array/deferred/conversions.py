@@ -222,9 +222,10 @@ def _compute_before(theirs: Callable[..., Any], *, changes_filters: bool) -> Cal
         if recorder is None or not recorder.is_open or recorder.thread != threading.get_ident():
             return theirs(*given, **options)
         recorder.compute("warnings are given or caught", 3)
+        before = warnings.filters
         result = theirs(*given, **options)
         if changes_filters:
-            recorder.see_filters()
+            recorder.see_filters(before, are_collected=result is not None)
         return result
 
     return call

@@ -293,8 +293,13 @@ class Recorder:
         if not self.waits:
             self._found_first = self._found
 
-    def see_filters(self) -> None:
-        """Look at the filters of warnings, which have changed."""
+    def see_filters(self, before: Any, *, are_collected: bool) -> None:
+        """Look at the filters of warnings, which have changed; those of `before` were there until then.
+
+        Calls wait with those of a `catch_warnings` too, unless warnings `are_collected`: a list has them at once.
+        """
+        if before is self.filters and not are_collected:
+            self.filters = warnings.filters
         self._see_modes(modes_now())
 
     def _entry_of(self, operand: Any) -> int | None:
