@@ -117,6 +117,39 @@ def test_native_code_that_is_not_faster_is_not_used(monkeypatch: pytest.MonkeyPa
     assert site.tries == 3, "it is tried again, at growing intervals, and then no more"
 
 
+def test_a_run_that_waits_for_pythons_lock_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of 0.2 ms beside calls on NumPy of 1 ms, of which all but the last wait: the work counts."""
+    clock, work = ManualClock(), ManualClock()
+    monkeypatch.setattr(native, "_clock", clock)
+    monkeypatch.setattr(native, "_work", work)
+    waits = [7e-3, 5e-3, 5e-3, 0.0]
+
+    class Native:
+        def checked(self, inputs: Any) -> tuple[list[Any], int]:
+            clock.advance(2e-4 + waits.pop(0))
+            work.advance(2e-4)
+            return [], 0
+
+    seconds, _results, _noted = native._timed(Native(), (), 1e-3)  # type: ignore[arg-type]
+    assert seconds == pytest.approx(2e-4)
+    assert not waits
+
+
+def test_native_code_that_is_much_slower_runs_once_in_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr(native, "_clock", clock)
+    monkeypatch.setattr(native, "_work", clock)
+    runs = []
+
+    class Native:
+        def checked(self, inputs: Any) -> tuple[list[Any], int]:
+            runs.append(clock.advance(0.1))
+            return [], 0
+
+    assert native._timed(Native(), (), 1e-2)[0] == pytest.approx(0.1)  # type: ignore[arg-type]
+    assert len(runs) == 1
+
+
 def test_native_code_that_turns_out_slower_in_real_calls_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_calls, "OVERHEAD", math.inf)
     monkeypatch.setattr(native_calls, "_MUCH_SLOWER", 0.0)  # or it would be tried again, sooner beside others

@@ -59,7 +59,7 @@ OVERHEAD = 2e-6
 #: Native code is used where it takes at most so much of NumPy's time.
 LEAST_GAIN = 0.95
 #: Native code that takes so many times as long as NumPy is not tried again.
-_MUCH_SLOWER = 1.5
+_MUCH_SLOWER = 3.0
 #: Calls after which the time of the code is known.
 _TRIAL_CALLS = 3
 #: A sample costs a hand-over to the background, and copies.
