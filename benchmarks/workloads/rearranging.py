@@ -28,6 +28,19 @@ def gather(table: Any, rows: Any) -> Any:
     return table[rows]
 
 
+def histogram(x: Any) -> Any:
+    return np.histogram(x, 256)[0]
+
+
+def interpolate(x: Any) -> Any:
+    line = np.linspace(-5.0, 5.0, 1001)
+    return np.interp(x, line, np.tanh(line))
+
+
+def median(x: Any) -> Any:
+    return np.median(x)
+
+
 def _one(size: int, rng: np.random.Generator) -> tuple[HostArray, ...]:
     return (normal(rng, size),)
 
@@ -47,5 +60,8 @@ REARRANGING = (
     Workload(name="FFT", stages=(spectrum,), make=_signals),
     Workload(name="sort", stages=(sort,), make=_one),
     Workload(name="cumulative sum", stages=(cumulative_sum,), make=_one),
+    Workload(name="histogram", stages=(histogram,), make=_one),
+    Workload(name="interpolation", stages=(interpolate,), make=_one),
+    Workload(name="median", stages=(median,), make=_one),
     Workload(name="gather of rows", stages=(gather,), make=_table),
 )

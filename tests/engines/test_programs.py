@@ -16,10 +16,10 @@ import pytest
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines import catalogue
+from anygpu.engines.codegen.value_analysis import IndexFacts
 from anygpu.engines.jax.elementwise import COMPLEX_OTHERWISE
 from anygpu.engines.numpy import lowering as reference
 from anygpu.engines.protocol import ProgramEngine
-from anygpu.engines.value_analysis import IndexFacts
 from anygpu.errors import OutOfMemory
 from anygpu.hardware.device import Device
 from anygpu.program.dtypes import DType

@@ -21,8 +21,8 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.codegen.kernel import Kernel
 from anygpu.engines.codegen.schedule import schedule
 from anygpu.engines.codegen.target import Target
+from anygpu.engines.codegen.value_analysis import IndexFacts
 from anygpu.engines.numpy.lowering import evaluate_constant
-from anygpu.engines.value_analysis import IndexFacts
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
 from anygpu.program.ops.custom import with_references

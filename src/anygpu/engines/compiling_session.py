@@ -23,6 +23,7 @@ from anygpu.engines.codegen.kernel import Check, Kernel, Schedule, Start, shared
 from anygpu.engines.codegen.lower import buffer_names
 from anygpu.engines.codegen.schedule import schedule
 from anygpu.engines.codegen.target import Target, part_of
+from anygpu.engines.codegen.value_analysis import IndexFacts
 from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.engines.driver import (
     ARRAYS,
@@ -50,7 +51,6 @@ from anygpu.engines.memory.resource import DeviceMemory, reclaim
 from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.engines.protocol import Lack
 from anygpu.engines.tuner import Tuner, budget
-from anygpu.engines.value_analysis import IndexFacts
 from anygpu.errors import (
     AllocationError,
     AnyGPUError,

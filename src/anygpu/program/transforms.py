@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from anygpu.errors import InvalidOption
 from anygpu.program import primitives as p
-from anygpu.program.dtypes import NARROWER, DType
+from anygpu.program.dtypes import NARROWER, DType, bytes_of
 from anygpu.program.functions import BinaryFunction, UnaryFunction
 from anygpu.program.graph import Line, Node, Program, Recorder
 from anygpu.program.ops.custom import Custom, with_references
@@ -227,8 +227,31 @@ class Batched(NamedTuple):
     stacked: bool
 
 
-class Stack:
-    """Records the new program, with what rules need again and again."""
+class Writer:
+    """Adds nodes to a program, with what rules need again and again."""
+
+    def add(self, op: Primitive, *inputs: int) -> int:
+        """Add a node; its position."""
+        raise NotImplementedError
+
+    def spec(self, position: int) -> Spec:
+        """The spec of a node that was added."""
+        raise NotImplementedError
+
+    def unary(self, fn: UnaryFunction, x: int) -> int:
+        return self.add(p.Unary(fn), x)
+
+    def binary(self, fn: BinaryFunction, x: int, y: int) -> int:
+        return self.add(p.Binary(fn), x, y)
+
+    def full(self, shape: Shape, dtype: DType, number: float) -> int:
+        """One real number, repeated to a shape."""
+        constant = self.add(p.Constant((), dtype, bytes_of(number, dtype)))
+        return self.add(p.Broadcast(shape), constant) if shape else constant
+
+
+class Stack(Writer):
+    """Records the program of all calls together."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -237,6 +260,9 @@ class Stack:
 
     def add(self, op: Primitive, *inputs: int) -> int:
         return self.recorder.add(op, *inputs, line=self.line)
+
+    def spec(self, position: int) -> Spec:
+        return self.recorder.spec(position)
 
     def same_for_all(self, op: Primitive) -> Batched:
         """A value without inputs, which no call changes."""
@@ -255,17 +281,6 @@ class Stack:
         if value.stacked:
             return value.position
         return self.add(p.Broadcast((self.size, *self.shape(value))), value.position)
-
-    def unary(self, fn: UnaryFunction, x: int) -> int:
-        return self.add(p.Unary(fn), x)
-
-    def binary(self, fn: BinaryFunction, x: int, y: int) -> int:
-        return self.add(p.Binary(fn), x, y)
-
-    def full(self, shape: Shape, dtype: DType, data: bytes) -> int:
-        """One number, repeated to a shape."""
-        number = self.add(p.Constant((), dtype, data))
-        return self.add(p.Broadcast(shape), number) if shape else number
 
     def to_front(self, position: int, axis: int) -> int:
         """The value with one axis moved to the front, where the new axis of a batch always is."""

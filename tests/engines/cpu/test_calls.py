@@ -25,7 +25,7 @@ from anygpu.engines.cpu import engine as executable_module
 from anygpu.engines.cpu.engine import CpuExecutable
 from anygpu.engines.cpu.pool import HAS_NATIVE_THREADS, wanted_threads
 from anygpu.engines.cpu.run_plan import layout_of
-from anygpu.engines.cpu.runtime import HostSteps, first_positions, first_that_is_read, native_runtime
+from anygpu.engines.cpu.runtime import HostSteps, native_runtime
 from anygpu.engines.numpy.lowering import run_node
 from anygpu.errors import CannotCompile, InvalidOption, InvalidProgram
 from anygpu.program.graph import Node
@@ -421,55 +421,6 @@ def test_rows_on_several_threads_are_the_same_rows(name: str) -> None:
     steps = HostSteps()
     for threads in (1, 2, 3, 7):
         assert np.array_equal(steps.run(Node(op, (0,)), [x], spec, threads), expected)
-
-
-def rows_of(kind: str) -> Any:
-    """Rows whose first elements are to be found: all different, with equal ones, with NaN, of whole numbers."""
-    x = np.random.default_rng(1).standard_normal((60, 1200))
-    if kind == "equal":
-        return x.round(1)
-    if kind == "nan":
-        x[::3, 10:] = np.nan
-        x[1, :] = np.nan
-    return (x * 1e4).astype(np.int32) if kind == "whole" else x
-
-
-@pytest.mark.parametrize("kind", ["different", "equal", "nan", "whole"])
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("stable", [True, False])
-def test_the_first_positions_are_those_of_an_argsort(kind: str, axis: int, stable: bool) -> None:
-    x = rows_of(kind)
-    part = (slice(None),) * axis + (slice(5),)
-    expected = np.argsort(x, axis=axis, kind="stable" if stable else None)[part]
-    assert np.array_equal(first_positions(x, axis, 5, stable=stable), expected)
-    spec = Spec(x.shape, "int64")
-    for threads in (1, 3):
-        found = HostSteps().run(Node(Argsort(axis, stable), (0,)), [x], spec, threads, first=5)
-        assert np.array_equal(found[part], expected)
-
-
-@pytest.mark.parametrize("kind", ["different", "equal", "nan"])
-def test_the_nearest_are_found_without_sorting_all(kind: str) -> None:
-    x = rows_of(kind)
-    program = record(lambda x: np.argsort(x, axis=1)[:, :4] * 2 + np.argsort(x, axis=1)[:, 3:7], x)
-    (node,) = [number for number, each in enumerate(program.nodes) if isinstance(each.op, Argsort)]
-    assert first_that_is_read(program, node) == 7
-    (got,) = executable_module.executable(program)([x])
-    order = np.argsort(x, axis=1, kind="stable")
-    assert np.array_equal(got, order[:, :4] * 2 + order[:, 3:7])
-
-
-def test_whoever_reads_more_than_the_first_positions_gets_all() -> None:
-    x = rows_of("different")
-    whole = [
-        record(lambda x: (np.argsort(x, axis=1)[:, :4] + 1, np.argsort(x, axis=1)), x),
-        record(lambda x: np.argsort(x, axis=1)[:, :4] + np.argsort(x, axis=1).max(axis=1, keepdims=True), x),
-        record(lambda x: np.argsort(x, axis=1)[:, -4:] + 1, x),
-        record(lambda x: np.argsort(x + 1j, axis=1)[:, :4] + 1, x),
-    ]
-    for program in whole:
-        nodes = [number for number, each in enumerate(program.nodes) if isinstance(each.op, Argsort)]
-        assert [first_that_is_read(program, node) for node in nodes] == [None] * len(nodes)
 
 
 def test_an_error_of_a_row_is_raised() -> None:

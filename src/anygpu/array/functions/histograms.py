@@ -1,4 +1,4 @@
-"""Histograms. Bins are found by binary search, and counted by a scatter that adds."""
+"""Histograms. Bins are computed or found by binary search, and counted by a scatter that adds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, cast, compare, constant, dtype_name, reshape, where
 from anygpu.array.functions.ranges import linspace
 from anygpu.program.dtypes import DType, is_inexact
-from anygpu.program.primitives import Flip, Reduce, Scatter, Search, product
+from anygpu.program.primitives import Flip, Gather, Reduce, Scatter, Search, product
 
 Range = tuple[Any, Any] | None
 
@@ -48,7 +48,8 @@ def histogram(
         if heavy.spec.shape != array.shape:
             raise ValueError(f"weights of shape {heavy.spec.shape} do not fit {array.shape}.")
         heavy = reshape(heavy, (array.size,))
-    counts = _counted([_bin_of(values, edges)], [edges.spec.shape[0] - 1], heavy)
+    are_equal = not isinstance(bins, str) and not ndim(bins)
+    counts = _counted([_bin_of(values, edges, are_equal=are_equal)], [edges.spec.shape[0] - 1], heavy)
     if density:
         counts = _density(counts, [edges])
     return Array(bound_to(counts, array._device)), Array(bound_to(edges, array._device))
@@ -123,15 +124,26 @@ def _spread(first: Value, last: Value) -> tuple[Array, Array]:
     return Array(binary("subtract", first, margin)), Array(binary("add", last, margin))
 
 
-def _bin_of(values: Value, edges: Value) -> tuple[Value, Value]:
-    """The bin of each element, and whether it is in one; the last bin includes its right edge."""
+def _bin_of(values: Value, edges: Value, *, are_equal: bool) -> tuple[Value, Value]:
+    """The bin of each element, and whether it is in one; the last bin includes its right edge.
+
+    Bins that `are_equal` in width are computed, as NumPy does: the edges decide where that is a little off.
+    """
     count = edges.spec.shape[0] - 1
     line, points = same_dtype(edges, values)
     first, last = (reshape(slice_axis(line, 0, each, each + 1), ()) for each in (0, count))
     inside = binary("bitwise_and", compare("greater_equal", points, first), compare("less_equal", points, last))
-    position = binary("subtract", apply(Search("right"), line, points), 1)
-    position = binary("minimum", binary("maximum", position, 0), count - 1)
-    return position, inside
+    if not are_equal:
+        position = binary("subtract", apply(Search("right"), line, points), 1)
+        return binary("minimum", binary("maximum", position, 0), count - 1), inside
+    share = binary("divide", binary("subtract", points, first), binary("subtract", last, first))
+    place = where(inside, binary("multiply", share, count), constant(0, share.spec.dtype))
+    position = binary("minimum", cast(place, "int32"), count - 1)
+    left, right = (apply(Gather(0), slice_axis(line, 0, begin, begin + count), position) for begin in (0, 1))
+    position = binary("subtract", position, cast(compare("less", points, left), "int32"))
+    is_next = binary("bitwise_and", compare("greater_equal", points, right), compare("less", position, count - 1))
+    position = binary("add", position, cast(is_next, "int32"))
+    return cast(binary("minimum", binary("maximum", position, 0), count - 1), "int64"), inside
 
 
 def _counted(found: Sequence[tuple[Value, Value]], lengths: Sequence[int], heavy: Value | None) -> Value:
@@ -186,7 +198,7 @@ def histogramdd(
         _edges(column, each, limits, None, device, typed=False)
         for column, each, limits in zip(columns, bins_each, ranges, strict=True)
     ]
-    found = [_bin_of(column, edge) for column, edge in zip(columns, edges, strict=True)]
+    found = [_bin_of(column, edge, are_equal=False) for column, edge in zip(columns, edges, strict=True)]
     heavy = None if weights is None else to_array(weights, device)._value
     counts = _counted(found, [edge.spec.shape[0] - 1 for edge in edges], heavy)
     result = _density(counts, edges) if density else cast(counts, "float64")

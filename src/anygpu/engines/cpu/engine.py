@@ -19,7 +19,8 @@ from anygpu.engines.codegen.kernel import RESULT
 from anygpu.engines.cpu.compiler import compiled_program
 from anygpu.engines.cpu.loader import LOADS_IMAGES, host_processor, kept_program, loaded
 from anygpu.engines.cpu.run_plan import HostRun, NativeProgram, RunPlan, can_call, exports_of, layout_of, segments_of
-from anygpu.engines.cpu.runtime import first_that_is_read, native_runtime, python_function
+from anygpu.engines.cpu.runtime import native_runtime, python_function
+from anygpu.engines.cpu.selection import places_that_are_read
 from anygpu.engines.disk_cache import version_of
 from anygpu.engines.host_arrays import HostArrays, ProgramCache, numpy_dtype, raise_broken
 from anygpu.engines.numpy import lowering
@@ -76,9 +77,9 @@ class CpuExecutable:
         }
         self._code = loaded(compiled.image, host_processor(), self._runtime.symbols, exports_of(self.plan))
         self._layout = layout_of(self.plan)
-        #: For each host step how much of its rows is read, where that is known.
-        self._first = {
-            step.node: first_that_is_read(program, step.node) for step in self.plan.steps if isinstance(step, HostRun)
+        #: For each host step the places of its rows that are read, where these are few.
+        self._places = {
+            step.node: places_that_are_read(program, step.node) for step in self.plan.steps if isinstance(step, HostRun)
         }
         self._steps = self._prepared_steps()
         #: For arrays as the code reads them: the results, and behind them what was noted. `NotImplemented` for others,
@@ -205,7 +206,7 @@ class CpuExecutable:
                 given.append(np.ndarray(spec.shape, dtype, memory))
         spec = self.program.specs[step.node]
         threads = self._runtime.pool.threads_now
-        found = self._runtime.host_steps.run(node, given, spec, threads, parts, self._first[step.node])
+        found = self._runtime.host_steps.run(node, given, spec, threads, parts, self._places[step.node])
         return found if found.flags.c_contiguous and _is_fresh(found, given) else np.array(found, order="C")
 
     def _collected(self, values: dict[int, HostArray]) -> list[HostArray]:

@@ -26,11 +26,11 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.cpu.loader import Code, HostProcessor, c_library, host_processor, load
 from anygpu.engines.cpu.pool import HAS_NATIVE_THREADS, LARGE_BYTES, NestPool, RecycledMemory, file_text, module_head
 from anygpu.engines.cpu.run_plan import RunPlan, layout_of
+from anygpu.engines.cpu.selection import first_positions, select
 from anygpu.engines.host_arrays import numpy_dtype
 from anygpu.engines.numpy.lowering import run_node
-from anygpu.program.dtypes import KIND
-from anygpu.program.graph import Node, Program
-from anygpu.program.primitives import Argsort, Primitive, Slice, Spec
+from anygpu.program.graph import Node
+from anygpu.program.primitives import Argsort, Primitive, Sort, Spec
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 #: Fewer elements are not worth another thread.
 _MANY = 1 << 16
-#: The part of a row that is found faster than the row is sorted.
-_FEW_OF_ROW = 8
 
 
 def split_axis(op: Primitive, shape: Sequence[int], threads: int) -> int | None:
@@ -65,52 +63,6 @@ def threads_for(op: Primitive, shape: Sequence[int], threads: int) -> int:
     return 1 if axis is None else min(threads, shape[axis])
 
 
-def first_that_is_read(program: Program, node: int) -> int | None:
-    """How many positions of each sorted row are read, from its first on; `None` for all of them, or nearly."""
-    op = program.nodes[node].op
-    spec = program.specs[node]
-    if not isinstance(op, Argsort) or node in program.outputs:
-        return None
-    if KIND[program.specs[program.nodes[node].inputs[0]].dtype] == "complex":
-        return None
-    axis = op.axis % len(spec.shape)
-    last = 0
-    for reader, inputs in program.nodes:
-        if node in inputs:
-            if not isinstance(reader, Slice):
-                return None
-            last = max(last, reader.stops[axis])
-    return last if 0 < last <= spec.shape[axis] // _FEW_OF_ROW else None
-
-
-def first_positions(x: HostArray, axis: int, count: int, *, stable: bool = True) -> HostArray:
-    """The first of the positions that `argsort` along an axis returns, without sorting all of them.
-
-    Where it is not `stable`, rows with equal elements among the first ones are sorted as NumPy does.
-    """
-    moved = np.moveaxis(x, axis, -1)
-    rows = moved.reshape(-1, moved.shape[-1])
-    limits = np.partition(rows, count - 1, axis=1)[:, count - 1 : count]
-    among = rows <= limits
-    # Several values may equal the last of the first ones, and NaN is not below itself.
-    alone = np.count_nonzero(among, axis=1) == count
-    if alone.all():
-        places = np.nonzero(among)[1].reshape(-1, count)
-        order = np.argsort(np.take_along_axis(rows, places, 1), axis=1, kind="stable")
-        found = np.take_along_axis(places, order, 1)
-        if not stable:
-            ordered = np.take_along_axis(rows, found, 1)
-            tied = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
-            if tied.any():
-                found[tied] = np.argsort(rows[tied], axis=1)[:, :count]
-    else:
-        found = np.empty((len(rows), count), np.int64)
-        found[~alone] = np.argsort(rows[~alone], axis=1, kind="stable" if stable else None)[:, :count]
-        if alone.any():
-            found[alone] = first_positions(rows[alone], 1, count, stable=stable)
-    return np.moveaxis(found.reshape(*moved.shape[:-1], count), -1, axis)
-
-
 class HostSteps:
     """Runs them, on so many threads."""
 
@@ -125,16 +77,16 @@ class HostSteps:
         spec: Spec,
         threads: int,
         parts: dict[Any, Any] | None = None,
-        first: int | None = None,
+        places: Sequence[int] = (),
     ) -> HostArray:
         """What NumPy computes for one node. Nodes of one run with the same `parts` share decompositions.
 
-        With `first`, only so many elements along the axis of an `Argsort` are made: nobody reads the others.
+        With `places`, only these are made along the axis of a sort: nobody reads the others.
         """
         op = node.op
         several = bool(given) and threads_for(op, given[0].shape, threads) > 1
         axis = split_axis(op, given[0].shape, threads) if several else None
-        if axis is None and first is None:
+        if axis is None and not places:
             return np.asarray(run_node(op, given, node.inputs, parts), numpy_dtype(spec.dtype))
         (x,) = given
         result = np.empty(spec.shape, numpy_dtype(spec.dtype))
@@ -144,10 +96,12 @@ class HostSteps:
             cuts = [(slice(None),) * axis + (slice(*pair),) for pair in itertools.pairwise(bounds)]
 
         def compute(cut: tuple[slice, ...]) -> None:
-            if first is not None and isinstance(op, Argsort):
-                along = op.axis % x.ndim
-                found = first_positions(x[cut], along, first, stable=op.stable)
-                result[cut][(slice(None),) * along + (slice(first),)] = found
+            if places and isinstance(op, Argsort):
+                along, count = op.axis % x.ndim, len(places)
+                found = first_positions(x[cut], along, count, stable=op.stable)
+                result[cut][(slice(None),) * along + (slice(count),)] = found
+            elif places and isinstance(op, Sort):
+                select(x[cut], op.axis, places, result[cut])
             else:
                 result[cut] = run_node(op, [x[cut]])
 

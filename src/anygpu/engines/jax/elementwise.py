@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array, lax
 
 from anygpu.base.interrupts import float_errors_ignored
-from anygpu.engines.value_analysis import whole_exponent
+from anygpu.engines.codegen.value_analysis import whole_exponent
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType
 from anygpu.program.functions import FUNCTIONS, having
 from anygpu.program.primitive import RuleTable

@@ -19,12 +19,12 @@ from jax.experimental.layout import Format, Layout
 
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
+from anygpu.engines.codegen.value_analysis import IndexFacts, uniform_numbers, whole_exponent
 from anygpu.engines.host_arrays import ProgramCache, refused
 from anygpu.engines.jax import elementwise
 from anygpu.engines.jax import structure as structure
 from anygpu.engines.jax.elementwise import LOWER, JaxComplaint, JaxSite
 from anygpu.engines.protocol import Lack, Memory, failed, verified, why_not_here
-from anygpu.engines.value_analysis import IndexFacts, uniform_numbers, whole_exponent
 from anygpu.errors import AnyGPUError, CannotCompile, OutOfMemory
 from anygpu.hardware import host
 from anygpu.hardware.device import Device, DeviceKind, Unavailable, VerifiedType, reasons_for, unknown_facts

@@ -300,6 +300,16 @@ def _scatter(op: p.Scatter, x: HostArray, indices: HostArray, updates: HostArray
     return result
 
 
+def _sort(op: p.Sort, x: HostArray) -> HostArray:
+    """In order. NumPy's default sort is seven times as fast as its stable one, and differs for 0.0 and -0.0 alone."""
+    is_stable = op.stable and x.dtype.kind in "fc"
+    if is_stable:
+        parts = (x,) if x.dtype.kind == "f" else (x.real, x.imag)
+        signs = [np.signbit(part[part == 0]) for part in parts]
+        is_stable = any(each.any() and not each.all() for each in signs)
+    return np.sort(x, axis=op.axis, kind="stable" if is_stable else None)
+
+
 def _fourier(op: p.Fourier, x: HostArray) -> HostArray:
     """A transform by NumPy, in the precision of the input: NumPy computes some of them in float64."""
     transform = getattr(np.fft, op.fn)(x, n=op.length, axis=op.axis)
@@ -369,7 +379,7 @@ LOWER: dict[type[p.Primitive], Callable[..., Any]] = {
     p.Contract: _contract,
     p.Gather: _gather,
     p.Scatter: _scatter,
-    p.Sort: lambda op, x: np.sort(x, axis=op.axis, kind="stable" if op.stable and x.dtype.kind in "fc" else None),
+    p.Sort: _sort,
     p.Argsort: lambda op, x: np.argsort(x, axis=op.axis, kind="stable" if op.stable else None),
     p.Search: lambda op, line, values: np.searchsorted(line, values, side=op.side),
     p.Fourier: _fourier,

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from anygpu.base.interrupts import float_errors_ignored
-from anygpu.engines.value_analysis import whole_exponent
+from anygpu.engines.codegen.value_analysis import whole_exponent
 from anygpu.program.dtypes import DTYPES, ITEMSIZE, KIND, REAL_PART, DType
 from anygpu.program.functions import UNARY, BinaryFunction
 from anygpu.program.primitive import RuleTable

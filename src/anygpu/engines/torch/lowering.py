@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from anygpu.engines.codegen.value_analysis import IndexFacts, uniform_numbers, whole_exponent
 from anygpu.engines.protocol import Lack, why_not_here
 from anygpu.engines.torch import patterns
 from anygpu.engines.torch import structure as structure
 from anygpu.engines.torch.elementwise import HELD, LOWER, STAND_IN, TORCH, Site, Step
 from anygpu.engines.torch.patterns import fused
-from anygpu.engines.value_analysis import IndexFacts, uniform_numbers, whole_exponent
 from anygpu.hardware.device import Device
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.graph import Node, Program

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from anygpu.engines.codegen.value_analysis import uniform_numbers
 from anygpu.engines.torch.elementwise import Step
-from anygpu.engines.value_analysis import uniform_numbers
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Binary, Broadcast, Contract, Primitive, Reduce, Reshape, Unary
 

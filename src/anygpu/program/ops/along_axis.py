@@ -6,13 +6,13 @@ its text. Indices out of range are errors when a program runs, not when it is ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from anygpu.errors import InvalidProgram
 from anygpu.program.dtypes import KIND, DType, is_inexact, is_integer
 from anygpu.program.functions import ReduceFunction, ScanFunction, ScatterFunction
-from anygpu.program.ops.elementwise import Select
+from anygpu.program.ops.elementwise import Cast, Select
 from anygpu.program.primitive import (
     Miniature,
     PassedAxes,
@@ -33,7 +33,7 @@ from anygpu.program.primitive import (
 )
 
 if TYPE_CHECKING:
-    from anygpu.program.transforms import Batched, Stack
+    from anygpu.program.transforms import Batched, Stack, Writer
 
 __all__ = ["Argsort", "Gather", "Reduce", "Scan", "Scatter", "Search", "Sort"]
 
@@ -312,30 +312,14 @@ class Search(Primitive, frozen=True):
         return [[None], range(len(result))]
 
     def batched(self, stack: Stack, *given: Batched) -> int:
-        """With a line for each call: a binary search for all values at once, written out, as lengths are known.
-
-        `found` counts the elements of its line that are known to come before a value. It grows by a power of two where
-        the element there also comes before it.
-        """
+        """With a line for each call: a binary search for all values at once, written out, as lengths are known."""
         line, values = given
         if not line.stacked:
             return stack.add(self, line.position, values.position)
-        (length,) = stack.shape(line)
         wanted = stack.lifted(values)
-        shape = stack.recorder.spec(wanted).shape
-        found = _whole(stack, shape, 0)
-        last, one = _whole(stack, shape, length), _whole(stack, shape, 1)
-        for power in range(length.bit_length() - 1, -1, -1):
-            further = stack.binary("add", found, _whole(stack, shape, 1 << power))
-            at = stack.binary("subtract", stack.binary("minimum", further, last), one)
-            element = stack.add(Gather(1, 1), line.position, at)
-            if self.side == "left":
-                before = _sorts_before(stack, element, wanted)
-            else:
-                before = stack.unary("invert", _sorts_before(stack, wanted, element))
-            inside = stack.binary("less_equal", further, last)
-            found = stack.add(Select(), stack.binary("bitwise_and", before, inside), further, found)
-        return found
+        (length,) = stack.shape(line)
+        found = search_by_gathers(self, stack, length, wanted, lambda at: stack.add(Gather(1, 1), line.position, at))
+        return stack.add(Cast("int64"), found)
 
     def flops(self, inputs: Sequence[Spec], result: Spec) -> int:
         return inputs[1].size * ceil_log2(inputs[0].shape[0])
@@ -347,24 +331,42 @@ class Search(Primitive, frozen=True):
         return self, on_lines(inputs)
 
 
-def _whole(stack: Stack, shape: Shape, number: int) -> int:
-    return stack.full(shape, "int64", number.to_bytes(8, "little"))
+def search_by_gathers(op: Search, program: Writer, length: int, wanted: int, element_at: Callable[[int], int]) -> int:
+    """A binary search for each value of `wanted`, as nodes; the positions are int32 where these suffice.
+
+    `element_at` adds the elements of the line at some positions, which are always inside. As many elements as `found`
+    are known to come before the value, and of the `left` ones behind these it is not known.
+    """
+    shape = program.spec(wanted).shape
+    dtype: DType = "int32" if length < 1 << 31 else "int64"
+    found, left = program.full(shape, dtype, 0), length
+    while left:
+        half = (left + 1) // 2
+        further = program.binary("add", found, program.full(shape, dtype, half))
+        element = element_at(program.binary("add", found, program.full(shape, dtype, half - 1)))
+        if op.side == "left":
+            before = _sorts_before(program, element, wanted)
+        else:
+            before = program.unary("invert", _sorts_before(program, wanted, element))
+        found = program.add(Select(), before, further, found)
+        left //= 2
+    return found
 
 
-def _sorts_before(stack: Stack, x: int, y: int) -> int:
+def _sorts_before(stack: Writer, x: int, y: int) -> int:
     """Whether x stands before y in sorted order, where NaN is last."""
-    dtype = stack.recorder.spec(x).dtype
+    dtype = stack.spec(x).dtype
     if KIND[dtype] == "complex":
         return _complex_sorts_before(stack, x, y)
     less = stack.binary("less", x, y)
     return stack.binary("bitwise_or", less, _only_second_is_nan(stack, x, y)) if is_inexact(dtype) else less
 
 
-def _only_second_is_nan(stack: Stack, x: int, y: int) -> int:
+def _only_second_is_nan(stack: Writer, x: int, y: int) -> int:
     return stack.binary("bitwise_and", stack.unary("invert", stack.unary("isnan", x)), stack.unary("isnan", y))
 
 
-def _complex_sorts_before(stack: Stack, x: int, y: int) -> int:
+def _complex_sorts_before(stack: Writer, x: int, y: int) -> int:
     """By real part, then by imaginary part; numbers with NaN in them after all others, with it in both parts last.
 
     That is NumPy's order: first comes what has no NaN, then what has one in the imaginary part, in the real part, in

@@ -417,8 +417,8 @@ class Pad(Movement, frozen=True):
         shape, dtype = stack.shape(x), stack.dtype(x)
         anything = stack.add(Constant((), dtype, bytes(ITEMSIZE[dtype])))
         padded = stack.add(Pad(low, high), stack.lifted(x), anything)
-        inside = stack.add(self, stack.full(shape, "bool", b"\1"), stack.full((), "bool", b"\0"))
-        result = stack.recorder.spec(padded).shape
+        inside = stack.add(self, stack.full(shape, "bool", True), stack.full((), "bool", False))
+        result = stack.spec(padded).shape
         spread = stack.add(Reshape((stack.size,) + (1,) * len(shape)), value.position)
         return stack.add(Select(), stack.add(Broadcast(result), inside), padded, stack.add(Broadcast(result), spread))
 

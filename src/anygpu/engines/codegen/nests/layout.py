@@ -47,9 +47,10 @@ from anygpu.engines.codegen.nests.steps import (
     own_weight,
 )
 from anygpu.engines.codegen.target import components
+from anygpu.engines.codegen.value_analysis import IndexFacts
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_floating
 from anygpu.program.graph import Program
-from anygpu.program.primitives import Binary, Constant, Gather, product
+from anygpu.program.primitives import Binary, Constant, Gather, Scatter, product
 
 if TYPE_CHECKING:
     from anygpu.engines.codegen.nests.plan import NestGroup
@@ -76,6 +77,7 @@ class NestStorage:
         self.written = written
         self.ranks = ranks
         self.noted = noted_nodes(program, ranks)
+        self._indices = IndexFacts(program, ranks)
         self.slots: list[Slot] = []
         self.slot_of: dict[int, int] = {}
         self.stored: dict[int, Stored] = {}
@@ -133,7 +135,9 @@ class NestStorage:
         """
         op, inputs = self.program.nodes[node]
         specs = self.program.specs
-        if isinstance(op, Gather) and specs[inputs[1]].size:
+        if isinstance(op, Gather | Scatter) and not self._indices.surely_in_range(
+            inputs[1], specs[inputs[0]].shape[op.axis]
+        ):
             return Check(len(self.checks), "index", specs[inputs[0]].shape[op.axis])
         power = isinstance(op, Binary) and op.fn == "power" and KIND[specs[node].dtype] == "signed"
         if power and not surely_not_negative(self.program, inputs[1]):

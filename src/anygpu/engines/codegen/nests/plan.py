@@ -25,6 +25,7 @@ from anygpu.engines.codegen.nests.layout import (
     row_offsets,
     with_rows,
 )
+from anygpu.engines.codegen.nests.lowering import is_computed
 from anygpu.engines.codegen.nests.roots import (
     FEW_ROWS,
     Root,
@@ -33,13 +34,26 @@ from anygpu.engines.codegen.nests.roots import (
     is_given,
     is_host_step,
     is_long,
+    is_scattered,
     merged,
     replace,
     root_of,
 )
 from anygpu.engines.codegen.nests.steps import TooMany, Written, own_weight
 from anygpu.program.graph import Program
-from anygpu.program.primitives import Concatenate, Constant, Flip, Input, Pad, Scan, Slice, Update, Windows, product
+from anygpu.program.primitives import (
+    Concatenate,
+    Constant,
+    Flip,
+    Gather,
+    Input,
+    Pad,
+    Scan,
+    Slice,
+    Update,
+    Windows,
+    product,
+)
 
 #: The weight of an element from which it pays to keep its value for a second pass: in a row of scratch, and in memory.
 #: A load and a store are 1 or 2 near by; memory takes as long as 30 operations or so.
@@ -136,8 +150,12 @@ class _Planner:
         for node in self.order:
             if node in computed and (is_long(program, node) or isinstance(program.nodes[node].op, Scan)):
                 self.stored.add(node)
+            if node in computed and is_scattered(program, node):
+                self.stored.update((node, *program.nodes[node].inputs[:2]))
             if node in self.hosts:
                 self.stored.update(program.nodes[node].inputs)
+            if isinstance(program.nodes[node].op, Gather) and (table := self._table_of(node)) is not None:
+                self.stored.add(table)
         self.whole = updated_with(program, self.order)
         self.stored |= between_stages(program, self.order, self.stored, self.whole)
         self.roots: dict[int, Root] = {}
@@ -166,6 +184,23 @@ class _Planner:
             outputs=tuple(self.outputs),
             ranks=self.ranks,
         )
+
+    def _table_of(self, gather: int) -> int | None:
+        """The source of a gather, if it is computed and has fewer elements than are gathered: each would come often."""
+        source = self.program.nodes[gather].inputs[0]
+        if self.program.specs[source].size >= self.program.specs[gather].size:
+            return None
+        seen, waiting = {source}, [source]
+        while waiting:
+            node = waiting.pop()
+            if node in self.stored:
+                continue
+            if is_computed(self.program.nodes[node].op):
+                return source
+            new = [each for each in self.program.nodes[node].inputs if each not in seen]
+            seen.update(new)
+            waiting += new
+        return None
 
     def _is_scattered(self, root: Root) -> bool:
         """Whether a large sum of everything would not go through memory in order: its terms are stored first."""
@@ -201,7 +236,11 @@ class _Planner:
         self.roots = {node: self.roots[node] for node in self.order if node in self.roots}
 
     def _examined(self, root: Root, *, limited: bool = True) -> Root:
-        return examined(self.program, root, self.stored, self.ranks, self.written, limited=limited)
+        found = examined(self.program, root, self.stored, self.ranks, self.written, limited=limited)
+        if root.kind == "scatter":
+            # It reads these anywhere.
+            found.reads += [(source, ()) for source in self.program.nodes[root.node].inputs[:2]]
+        return found
 
     def _is_root(self, node: int) -> bool:
         """Whether a node is computed by a nest and stored."""
@@ -289,7 +328,7 @@ class _Planner:
 
     def _own_rows(self, root: Root) -> Root | None:
         """The rows of a reduction; maps, and reductions of everything that is large, go with others."""
-        if root.kind in ("row", "scan"):
+        if root.kind in ("row", "scan", "scatter"):
             return root
         if root.kind == "all" and (is_small(root) or is_numpy_sum(self.program, root)):
             return replace(root, rows=1 if is_small(root) else 0, lead=0, tail=0)
@@ -430,8 +469,9 @@ class _Planner:
         return offsets if offsets == (0, 0) or other.kind == "map" else None
 
     def _is_apart(self, root: Root) -> bool:
-        """Whether a root has nests of its own kind: a large sum of everything, and running totals down columns."""
-        return root.rows == 0 and (root.kind == "scan" or (root.kind == "all" and is_numpy_sum(self.program, root)))
+        """Whether a root has nests of its own kind: a large sum, running totals down columns, updates in order."""
+        is_sum = root.kind == "all" and is_numpy_sum(self.program, root)
+        return root.rows == 0 and (root.kind in ("scan", "scatter") or is_sum)
 
     def _steps(self) -> list[NestGroup | int]:
         """The groups of members that share a loop, and host steps, by level."""

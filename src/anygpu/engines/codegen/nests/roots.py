@@ -42,7 +42,6 @@ from anygpu.program.primitives import (
     Reduce,
     Scan,
     Scatter,
-    Search,
     product,
 )
 
@@ -153,14 +152,14 @@ replace = msgspec.structs.replace
 
 #: How a stored value is computed. map: every element by itself. scan: a running total along
 #: the columns, or down each of them where there are no rows. row: a reduction of whole rows. column: a reduction
-#: over rows, one result for each column. all: a reduction of everything.
-RootKind = Literal["map", "scan", "row", "column", "all"]
+#: over rows, one result for each column. all: a reduction of everything. scatter: updates, one after the other.
+RootKind = Literal["map", "scan", "scatter", "row", "column", "all"]
 
 #: A concatenation of more parts is NumPy's.
 MOST_PARTS = 8
 #: Values that one round of a loop may compute: LLVM takes a second for 10,000 operations.
 _MOST_VALUES = 3000
-#: Types whose running totals are rounded as they are computed.
+#: Types that are as wide in memory as they are computed: running totals are rounded at each step.
 _EXACT_TOTALS = ("float32", "float64", "int32", "int64", "uint32", "uint64")
 #: Fewer rows than this are no rows: too little to share among threads.
 FEW_ROWS = 16
@@ -230,9 +229,7 @@ def is_host_step(program: Program, node: int) -> bool:
         case Scan():
             return not (_is_scan_of_rows(program, node) or _is_scan_of_columns(program, node))
         case Scatter():
-            return specs[inputs[1]].size > 0
-        case Search():
-            return specs[inputs[0]].size > 0
+            return specs[inputs[1]].size > 0 and not is_scattered(program, node)
         case Contract():
             return _contracted(program, node) > SHORT
         case Gather():
@@ -246,6 +243,13 @@ def is_host_step(program: Program, node: int) -> bool:
         case Binary():
             return op.fn == "power" and is_general_power(program, node)
     return op.has_own_kernels
+
+
+def is_scattered(program: Program, node: int) -> bool:
+    """Whether a nest puts updates at their positions: it sets or adds numbers that are as wide as they are computed."""
+    op, inputs = program.nodes[node]
+    known = isinstance(op, Scatter) and op.fn in ("set", "add") and program.specs[node].dtype in _EXACT_TOTALS
+    return known and program.specs[inputs[1]].size > 0
 
 
 def is_long(program: Program, node: int) -> bool:
@@ -288,6 +292,8 @@ def root_of(program: Program, node: int) -> Root:
     if isinstance(op, Scan) and not is_host_step(program, node):
         rows = product(own[: op.axis]) if _is_scan_of_rows(program, node) else 0
         return Root(node=node, source=inputs[0], kind="scan", shape=own, fn=op.fn, lead=op.axis, rows=rows)
+    if is_scattered(program, node):
+        return Root(node=node, source=inputs[2], kind="scatter", shape=program.specs[inputs[2]].shape)
     return Root(node=node, source=node, kind="map", shape=own)
 
 

@@ -18,27 +18,32 @@ from anygpu.engines.codegen.nests.lowering import SHORT
 from anygpu.engines.codegen.nests.plan import NestGroup, NestPlan, planned
 from anygpu.engines.codegen.nests.roots import is_given
 from anygpu.engines.codegen.nests.rows import rows_nest
+from anygpu.engines.codegen.nests.scatter import scatter_nests
 from anygpu.engines.codegen.nests.steps import HostStep, NestProgram, Step, Written, host_cost
-from anygpu.program.dtypes import KIND, bytes_of, is_floating
+from anygpu.program.dtypes import KIND, is_floating
 from anygpu.program.graph import Node, Program
+from anygpu.program.ops.along_axis import search_by_gathers
 from anygpu.program.primitives import (
     Binary,
     Broadcast,
     Cast,
     Constant,
     Contract,
+    Gather,
     Input,
     Iota,
     Permute,
     Primitive,
     Reduce,
     Reshape,
+    Search,
     Select,
     Spec,
     Unary,
     free_axes,
     product,
 )
+from anygpu.program.transforms import Writer
 
 # -- rewriting nodes in terms of others that loops do better; nodes keep their numbers, and new ones come after them
 
@@ -62,6 +67,8 @@ def rewritten(program: Program) -> Program:
             writer.nodes[node] = writer.few_sums(op, inputs)
         elif isinstance(op, Contract) and _is_with_vectors(program, node):
             writer.nodes[node] = writer.sums_of_rows(op, inputs)
+        elif isinstance(op, Search) and program.specs[inputs[0]].size:
+            writer.nodes[node] = writer.search(op, *inputs)
         elif (
             isinstance(op, Binary) and op.fn in ("less", "less_equal") and (limit := _limit(program, node)) is not None
         ):
@@ -135,7 +142,7 @@ def last_square(limit: float, *, inclusive: bool) -> float:
     return square
 
 
-class _Writer:
+class _Writer(Writer):
     """A program that is being changed: nodes are appended, and the old ones keep their positions."""
 
     def __init__(self, program: Program) -> None:
@@ -151,15 +158,20 @@ class _Writer:
         lines = (*self._old.lines, *(None for _ in self.nodes[len(self._old.nodes) :]))
         return Program.trusted(tuple(self.nodes), self._old.outputs, tuple(self.specs), lines)
 
-    def _add(self, op: Primitive, *inputs: int) -> int:
+    def add(self, op: Primitive, *inputs: int) -> int:
         """Append a node; returns its position."""
         self.nodes.append(Node(op, inputs))
         self.specs.append(op.infer(*(self.specs[each] for each in inputs)))
         return len(self.nodes) - 1
 
-    def _number(self, value: int, spec: Spec) -> int:
-        data = bytes_of(value, spec.dtype)
-        return self._add(Broadcast(spec.shape), self._add(Constant((), spec.dtype, data)))
+    def spec(self, position: int) -> Spec:
+        return self.specs[position]
+
+    def search(self, op: Search, line: int, values: int) -> Node:
+        """A binary search whose steps are written out, as in the loops of what makes the values and uses the places."""
+        (length,) = self.specs[line].shape
+        found = search_by_gathers(op, self, length, values, lambda at: self.add(Gather(0), line, at))
+        return Node(Cast("int64"), (found,))
 
     def position_of_extreme(self, op: Reduce, x: int) -> Node:
         """The first position of the extreme: where a value equals it, or is NaN, as the extreme is then."""
@@ -167,25 +179,24 @@ class _Writer:
         (axis,) = op.axes
         along = tuple(length if each == axis else 1 for each, length in enumerate(shape))
         across = tuple(1 if each == axis else length for each, length in enumerate(shape))
-        extreme = self._add(Reduce("max" if op.fn == "argmax" else "min", op.axes), x)
-        spread = self._add(Broadcast(shape), self._add(Reshape(across), extreme))
-        found = self._add(Binary("equal"), x, spread)
+        extreme = self.add(Reduce("max" if op.fn == "argmax" else "min", op.axes), x)
+        spread = self.add(Broadcast(shape), self.add(Reshape(across), extreme))
+        found = self.add(Binary("equal"), x, spread)
         if is_floating(dtype):
-            found = self._add(Binary("bitwise_or"), found, self._add(Unary("isnan"), x))
-        counted = self._add(Reshape(along), self._add(Iota(shape[axis], "int32")))
-        positions = self._add(Broadcast(shape), counted)
-        beyond = self._number(shape[axis], Spec(shape, "int32"))
-        chosen = self._add(Select(), found, positions, beyond)
-        return Node(Cast("int64"), (self._add(Reduce("min", op.axes), chosen),))
+            found = self.add(Binary("bitwise_or"), found, self.add(Unary("isnan"), x))
+        counted = self.add(Reshape(along), self.add(Iota(shape[axis], "int32")))
+        positions = self.add(Broadcast(shape), counted)
+        beyond = self.full(shape, "int32", shape[axis])
+        chosen = self.add(Select(), found, positions, beyond)
+        return Node(Cast("int64"), (self.add(Reduce("min", op.axes), chosen),))
 
     def square_below(self, op: Binary, z: int, limit: float) -> Node:
         """A magnitude below a limit, without the root: worth 5 times where points are tested for escape."""
         shape = self.specs[z].shape
-        parts = [self._add(Unary(fn), z) for fn in ("real", "imag")]
-        squares = [self._add(Binary("multiply"), part, part) for part in parts]
-        square = self._add(Binary("add"), *squares)
-        data = bytes_of(last_square(limit, inclusive=op.fn == "less_equal"), "float64")
-        bound = self._add(Broadcast(shape), self._add(Constant((), "float64", data)))
+        parts = [self.add(Unary(fn), z) for fn in ("real", "imag")]
+        squares = [self.add(Binary("multiply"), part, part) for part in parts]
+        square = self.add(Binary("add"), *squares)
+        bound = self.full(shape, "float64", last_square(limit, inclusive=op.fn == "less_equal"))
         return Node(Binary("less_equal"), (square, bound))
 
     def sums_of_rows(self, op: Contract, inputs: tuple[int, ...]) -> Node:
@@ -194,17 +205,17 @@ class _Writer:
         shape, other = self.specs[x].shape, self.specs[y].shape
         rows = free_axes(shape, op.left, op.left_batch)
         order = (*op.left_batch, *rows, *op.left)
-        left = x if order == tuple(range(len(order))) else self._add(Permute(order), x)
+        left = x if order == tuple(range(len(order))) else self.add(Permute(order), x)
         free = free_axes(other, op.right, op.right_batch)
         turned = (*op.right_batch, *free, *op.right)
-        right = y if turned == tuple(range(len(turned))) else self._add(Permute(turned), y)
+        right = y if turned == tuple(range(len(turned))) else self.add(Permute(turned), y)
         batch = [shape[axis] for axis in op.left_batch]
         summed = [shape[axis] for axis in op.left]
         whole = tuple(shape[axis] for axis in order)
-        spread = self._add(Reshape((*batch, *(1 for _ in rows), *summed)), right)
-        products = self._add(Binary("multiply"), left, self._add(Broadcast(whole), spread))
+        spread = self.add(Reshape((*batch, *(1 for _ in rows), *summed)), right)
+        products = self.add(Binary("multiply"), left, self.add(Broadcast(whole), spread))
         axes = tuple(range(len(batch) + len(rows), len(whole)))
-        total = self._add(Reduce("sum", axes), products)
+        total = self.add(Reduce("sum", axes), products)
         ends = tuple(other[axis] for axis in free)
         return Node(Reshape((*batch, *(shape[axis] for axis in rows), *ends)), (total,))
 
@@ -214,14 +225,14 @@ class _Writer:
         for source, axes in zip(inputs, (op.left, op.right), strict=True):
             free = free_axes(self.specs[source].shape, axes)
             order = (*axes, *free)
-            turned = source if order == tuple(range(len(order))) else self._add(Permute(order), source)
+            turned = source if order == tuple(range(len(order))) else self.add(Permute(order), source)
             factors.append((turned, [self.specs[source].shape[axis] for axis in free]))
         (one, rows), (other, columns) = factors
         summed = [self.specs[inputs[0]].shape[axis] for axis in op.left]
         shape = (*summed, *rows, *columns)
-        left = self._add(Broadcast(shape), self._add(Reshape((*summed, *rows, *(1 for _ in columns))), one))
-        right = self._add(Broadcast(shape), self._add(Reshape((*summed, *(1 for _ in rows), *columns)), other))
-        products = self._add(Binary("multiply"), left, right)
+        left = self.add(Broadcast(shape), self.add(Reshape((*summed, *rows, *(1 for _ in columns))), one))
+        right = self.add(Broadcast(shape), self.add(Reshape((*summed, *(1 for _ in rows), *columns)), other))
+        products = self.add(Binary("multiply"), left, right)
         return Node(Reduce("sum", tuple(range(len(summed)))), (products,))
 
 
@@ -281,6 +292,8 @@ def _steps(storage: NestStorage, plan: NestPlan, step: NestGroup | int, vector_b
         return tree_nests(storage, root, name, vector_bytes)
     if step.rows == 0 and root.kind == "scan":
         return [scan_nest(storage, root, name, vector_bytes)]
+    if root.kind == "scatter":
+        return scatter_nests(storage, root, name, vector_bytes)
     if step.rows:
         return rows_nest(storage, step, name, vector_bytes, plan.needed(step))
     return flat_nest(storage, step, name, vector_bytes)

@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from anygpu.base.interrupts import float_errors_ignored
-from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_integer
+from anygpu.program.dtypes import FORMATS, ITEMSIZE, KIND, DType, is_integer, number_from
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import (
     Argsort,
@@ -47,15 +44,20 @@ class Interval(NamedTuple):
 class IndexFacts:
     """For every node the range of its values, and whether none of them comes twice. Found in one pass, in order."""
 
-    def __init__(self, program: Program) -> None:
-        """Analyse the values of a program, unless it has no indices at all."""
+    def __init__(self, program: Program, ranks: Sequence[int] = ()) -> None:
+        """Analyse the values of a program, unless it has no indices at all.
+
+        Nodes come in the order of their ranks; without these in that of their numbers.
+        """
         self._specs = program.specs
-        self._intervals: list[Interval] = []
-        self._distinct: list[bool] = []
+        self._intervals = [_everything(spec.dtype) for spec in program.specs]
+        self._distinct = [False] * len(program.nodes)
         if any(isinstance(node.op, Gather | Scatter) for node in program.nodes):
-            for position, node in enumerate(program.nodes):
-                self._intervals.append(self._interval(node, program.specs[position]))
-                self._distinct.append(self._is_distinct(node, program.specs[position]))
+            positions = range(len(program.nodes))
+            for position in sorted(positions, key=ranks.__getitem__) if ranks else positions:
+                node = program.nodes[position]
+                self._intervals[position] = self._interval(node, program.specs[position])
+                self._distinct[position] = self._is_distinct(node, program.specs[position])
 
     def surely_in_range(self, position: int, length: int) -> bool:
         """Whether no run can give this node a value outside of 0 … length - 1."""
@@ -81,8 +83,7 @@ class IndexFacts:
         if isinstance(op, Iota):
             return op.length - 1 <= _everything(spec.dtype).high
         if isinstance(op, Constant):
-            values = _values(op)
-            return bool(len(np.unique(values)) == values.size)
+            return len(set(_values(op))) == spec.size
         if isinstance(op, Argsort):
             return len(spec.shape) == 1
         if isinstance(op, Cast):
@@ -91,8 +92,8 @@ class IndexFacts:
         return op.is_view and not op.is_repeating and self._distinct[sources[0]]
 
 
-def _values(op: Constant) -> np.ndarray[Any, Any]:
-    return np.frombuffer(op.data, op.dtype)
+def _values(op: Constant) -> memoryview[int]:
+    return memoryview(op.data).cast(FORMATS[op.dtype])  # type: ignore[call-overload, no-any-return]
 
 
 def _everything(dtype: DType) -> Interval:
@@ -109,7 +110,7 @@ def _judge(node: Node, spec: Spec, of: Sequence[Interval], specs: Sequence[Spec]
     match op:
         case Constant() if is_integer(spec.dtype):
             values = _values(op)
-            return Interval(int(values.min()), int(values.max())) if values.size else Interval(0, 0)
+            return Interval(min(values), max(values)) if spec.size else Interval(0, 0)
         case Iota():
             return Interval(0, max(0, op.length - 1))
         case Reduce(fn="argmax" | "argmin"):
@@ -161,7 +162,7 @@ def uniform_numbers(program: Program) -> dict[int, Any]:
         spec = program.specs[position]
         number = None
         if isinstance(op, Constant) and spec.size == 1 and spec.dtype != "bfloat16":
-            number = np.frombuffer(op.data, op.dtype)[0].item()
+            number = number_from(op.data, spec.dtype)
         elif isinstance(op, Broadcast | Reshape | Cast) and inputs[0] in found:
             number = _as(found[inputs[0]], spec)
         if number is not None:
@@ -176,10 +177,13 @@ def whole_exponent(exponent: Any) -> int | None:
     return int(exponent.real) if abs(exponent.real) < 100 else None
 
 
-@float_errors_ignored
 def _as(number: Any, spec: Spec) -> Any:
     """The same number after a cast; `None` when Python has none like it."""
+    import numpy as np  # here: the child that compiles native code loads this module, and no NumPy
+
+    from anygpu.base.interrupts import float_errors_ignored
+
     if spec.dtype == "bfloat16":
         return None
     real = number.real if KIND[spec.dtype] not in ("complex", "bool") else number
-    return np.asarray(real).astype(spec.dtype).item()
+    return float_errors_ignored(lambda: np.asarray(real).astype(spec.dtype).item())()
