@@ -1,7 +1,7 @@
 """Whether each call runs where it is fastest: `python -m benchmarks.placement [--json] [--check] [--plot FILE.svg]`.
 
-Thirty-three workloads at six sizes. Each cell is measured with NumPy called directly, with native code (`cpu`) forced, and
-automatic, in turns in one run; with --engines also on devices that are this processor in disguise. First, before
+Thirty-three workloads at six sizes. Each cell is measured with NumPy called directly, with native code (`cpu`) forced,
+and automatic, in turns in one run; with --engines also on devices that are this processor in disguise. First, before
 anything was compiled for it, come the first five calls of the offloaded function. Arguments are the same arrays in
 every call. A cell that misses a bound is measured again, three times at most, and its middle measurement counts.
 """

@@ -135,6 +135,23 @@ def test_a_run_that_waits_for_pythons_lock_says_nothing(monkeypatch: pytest.Monk
     assert not waits
 
 
+def test_numpy_searches_what_is_not_sorted() -> None:
+    def search(line: Any, x: Any) -> Any:
+        return np.interp(x * 2, line, line + 1)
+
+    function = ag.offload(search)
+    line, x = np.linspace(0, 1, 50), np.random.default_rng(0).random(5000)
+    for _ in range(12):
+        _value, device = ran_on(function, line, x)
+    assert device == "cpu"
+    mixed = np.random.default_rng(1).permutation(line)
+    value, device = ran_on(function, mixed, x)
+    assert device == "numpy"
+    assert np.array_equal(value, search(mixed, x))
+    assert reason().startswith("native code cannot use these values: cpu searches only values that are sorted.")
+    assert ran_on(function, line, x)[1] == "cpu"
+
+
 def test_native_code_that_is_much_slower_runs_once_in_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     monkeypatch.setattr(native, "_clock", clock)

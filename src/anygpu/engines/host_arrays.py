@@ -54,7 +54,10 @@ def raise_broken(checks: Sequence[Check], status: np.ndarray[Any, np.dtype[Any]]
 
 
 def broken_rule(check: Check, word: int) -> Exception:
-    """What NumPy raises for the same mistake."""
+    """What NumPy raises for the same mistake; `Unsupported` where NumPy goes on."""
+    if check.error == "order":
+        said = "cpu searches only values that are sorted."
+        return Unsupported("search in unsorted values", "cpu", message=said, instead="Sort them first.")
     if check.error == "negative_power":
         return ValueError("integers to negative integer powers are not allowed; convert the base to float first.")
     if check.error == "kernel":

@@ -21,6 +21,7 @@ from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.engines.codegen.kernel import HIDDEN, RESULT, WRAPPED
 from anygpu.engines.cpu.engine import UNKNOWN, CpuExecutable
+from anygpu.errors import Unsupported
 from anygpu.hardware.gpu_presence import probes_by_itself
 from anygpu.placement import executing, loading
 from anygpu.placement.agreement.comparison import Difference
@@ -248,7 +249,9 @@ class NativeCalls:
         ready = _clock()
         try:
             results, noted = self._native.checked(given)
-        except Exception as error:  # noqa: BLE001 - NumPy raises it with its own message, or does better
+        except Unsupported as error:
+            return on_numpy(self._site, call, f"native code cannot use these values: {error}")
+        except Exception as error:  # noqa: BLE001 - NumPy raises it with its own message
             why = f"native code met a {type(error).__name__}, which NumPy raises with its own message."
             return on_numpy(self._site, call, why)
         noted &= self._minds

@@ -50,7 +50,35 @@ def test_a_search_is_one_loop_with_what_uses_it() -> None:
     line, table = np.sort(rng.random(50)), rng.random(50)
     found = scheduled(lambda x, line, table: table[np.searchsorted(line, x * 2) - 1] * x, rng.random(60), line, table)
     assert len(found.steps) == 1
-    assert len(found.checks) == 1  # of the index; what a search reads is inside
+    assert [check.error for check in found.checks] == ["order", "index"]  # what else a search reads is inside
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "complex128"])
+@pytest.mark.parametrize("position", [0, 1, 49, 98])
+def test_a_line_that_is_not_sorted_is_refused(dtype: Any, position: int) -> None:
+    line = np.arange(100).astype(dtype)
+    line[position], line[position + 1] = line[position + 1], line[position]
+    wanted = rng.integers(0, 100, 37).astype(dtype)
+    run_it = executable(program_of(Search("left"), line, wanted))
+    with pytest.raises(ag.errors.Unsupported, match="sorted"):
+        run_it([line, wanted])
+    assert np.array_equal(run_it([np.sort(line), wanted])[0], np.searchsorted(np.sort(line), wanted))
+
+
+def test_nan_inside_of_a_line_is_not_sorted() -> None:
+    line, wanted = np.array([1.0, np.nan, 2.0]), np.ones(5)
+    with pytest.raises(ag.errors.Unsupported, match="sorted"):
+        executable(program_of(Search("left"), line, wanted))([line, wanted])
+
+
+def test_what_was_sorted_before_is_not_looked_at() -> None:
+    found = scheduled(lambda x, y: np.searchsorted(np.sort(y), x), rng.random(60), rng.random(20))
+    assert not found.checks
+
+
+def test_a_long_line_for_few_values_is_searched_by_numpy() -> None:
+    line, wanted = np.sort(rng.random(1 << 16)), rng.random(9)
+    assert [type(step) for step in nests(program_of(Search("left"), line, wanted)).steps] == [HostStep]
 
 
 def test_a_line_that_is_computed_is_computed_once() -> None:

@@ -120,7 +120,7 @@ class Check(msgspec.Struct, frozen=True):
     """
 
     number: int
-    error: Literal["index", "negative_power", "kernel"]
+    error: Literal["index", "order", "negative_power", "kernel"]
     #: For "index": the length of the axis. For "kernel": of the buffer.
     length: int = 0
     #: For "kernel": what it is called, and which of its buffers was meant.

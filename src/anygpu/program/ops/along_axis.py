@@ -331,11 +331,14 @@ class Search(Primitive, frozen=True):
         return self, on_lines(inputs)
 
 
-def search_by_gathers(op: Search, program: Writer, length: int, wanted: int, element_at: Callable[[int], int]) -> int:
+def search_by_gathers(
+    op: Search, program: Writer, length: int, wanted: int, element_at: Callable[[int], int], origin: int | None = None
+) -> int:
     """A binary search for each value of `wanted`, as nodes; the positions are int32 where these suffice.
 
-    `element_at` adds the elements of the line at some positions, which are always inside. As many elements as `found`
-    are known to come before the value, and of the `left` ones behind these it is not known.
+    `element_at` adds the elements of the line at some positions, which are inside: as many elements as `found` are
+    known to come before the value, and of the `left` ones behind these it is not known. The first positions are counted
+    from the `origin`, where there is one.
     """
     shape = program.spec(wanted).shape
     dtype: DType = "int32" if length < 1 << 31 else "int64"
@@ -343,17 +346,18 @@ def search_by_gathers(op: Search, program: Writer, length: int, wanted: int, ele
     while left:
         half = (left + 1) // 2
         further = program.binary("add", found, program.full(shape, dtype, half))
-        element = element_at(program.binary("add", found, program.full(shape, dtype, half - 1)))
+        begin = found if origin is None or left < length else origin
+        element = element_at(program.binary("add", begin, program.full(shape, dtype, half - 1)))
         if op.side == "left":
-            before = _sorts_before(program, element, wanted)
+            before = sorts_before(program, element, wanted)
         else:
-            before = program.unary("invert", _sorts_before(program, wanted, element))
+            before = program.unary("invert", sorts_before(program, wanted, element))
         found = program.add(Select(), before, further, found)
         left //= 2
     return found
 
 
-def _sorts_before(stack: Writer, x: int, y: int) -> int:
+def sorts_before(stack: Writer, x: int, y: int) -> int:
     """Whether x stands before y in sorted order, where NaN is last."""
     dtype = stack.spec(x).dtype
     if KIND[dtype] == "complex":

@@ -6,7 +6,7 @@ rows, lanes, axes that are written out, rows that two values share, and rows don
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import lcm
 from typing import TYPE_CHECKING, Literal
 
@@ -68,16 +68,19 @@ _RESERVED = ("begin", "end", "part", "status", "row", "column")
 class NestStorage:
     """Buffers and checks of one program while it is scheduled."""
 
-    def __init__(self, program: Program, written: Written, ranks: Sequence[int] = ()) -> None:
+    def __init__(
+        self, program: Program, written: Written, ranks: Sequence[int] = (), searches: Collection[int] = ()
+    ) -> None:
         """Slots for the inputs, in their order; everything else gets its slot when it is declared.
 
-        `ranks` is the order in which nodes are computed, and `written` counts what has been generated.
+        `ranks` is the order in which nodes are computed, and `written` counts what has been generated. `searches` are
+        gathers whose positions are wrong where something is not sorted.
         """
         self.program = program
         self.written = written
         self.ranks = ranks
         self.noted = noted_nodes(program, ranks)
-        self._indices = IndexFacts(program, ranks)
+        self._indices, self._searches = IndexFacts(program, ranks), searches
         self.slots: list[Slot] = []
         self.slot_of: dict[int, int] = {}
         self.stored: dict[int, Stored] = {}
@@ -138,7 +141,8 @@ class NestStorage:
         if isinstance(op, Gather | Scatter) and not self._indices.surely_in_range(
             inputs[1], specs[inputs[0]].shape[op.axis]
         ):
-            return Check(len(self.checks), "index", specs[inputs[0]].shape[op.axis])
+            error: Literal["order", "index"] = "order" if node in self._searches else "index"
+            return Check(len(self.checks), error, specs[inputs[0]].shape[op.axis])
         power = isinstance(op, Binary) and op.fn == "power" and KIND[specs[node].dtype] == "signed"
         if power and not surely_not_negative(self.program, inputs[1]):
             return Check(len(self.checks), "negative_power")

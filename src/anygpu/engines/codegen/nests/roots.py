@@ -42,6 +42,7 @@ from anygpu.program.primitives import (
     Reduce,
     Scan,
     Scatter,
+    Search,
     product,
 )
 
@@ -161,6 +162,8 @@ MOST_PARTS = 8
 _MOST_VALUES = 3000
 #: Types that are as wide in memory as they are computed: running totals are rounded at each step.
 _EXACT_TOTALS = ("float32", "float64", "int32", "int64", "uint32", "uint64")
+#: A line of so many elements, or of so many for each search, is searched by nests.
+_SHORT_LINE, _OF_EACH_SEARCH = 1 << 14, 4
 #: Fewer rows than this are no rows: too little to share among threads.
 FEW_ROWS = 16
 #: A last axis of no more elements is written out where lanes cannot go along it: worth 2 to 3 times for RGB images.
@@ -230,6 +233,10 @@ def is_host_step(program: Program, node: int) -> bool:
             return not (_is_scan_of_rows(program, node) or _is_scan_of_columns(program, node))
         case Scatter():
             return specs[inputs[1]].size > 0 and not is_scattered(program, node)
+        case Search():
+            # Whether a line is sorted is looked at, which takes longer than few searches.
+            (line,), wanted = specs[inputs[0]].shape, specs[inputs[1]].size
+            return line > max(_SHORT_LINE, _OF_EACH_SEARCH * wanted)
         case Contract():
             return _contracted(program, node) > SHORT
         case Gather():

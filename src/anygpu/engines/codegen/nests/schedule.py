@@ -8,7 +8,7 @@ value.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from anygpu.engines.codegen.kernel import Output, identifier
 from anygpu.engines.codegen.lower import NotInKernel, single_value
@@ -16,13 +16,13 @@ from anygpu.engines.codegen.nests.flat import flat_nest, scan_nest, tree_nests
 from anygpu.engines.codegen.nests.layout import NestStorage, is_numpy_sum
 from anygpu.engines.codegen.nests.lowering import SHORT
 from anygpu.engines.codegen.nests.plan import NestGroup, NestPlan, planned
-from anygpu.engines.codegen.nests.roots import is_given
+from anygpu.engines.codegen.nests.roots import is_given, is_host_step
 from anygpu.engines.codegen.nests.rows import rows_nest
 from anygpu.engines.codegen.nests.scatter import scatter_nests
 from anygpu.engines.codegen.nests.steps import HostStep, NestProgram, Step, Written, host_cost
 from anygpu.program.dtypes import KIND, is_floating
 from anygpu.program.graph import Node, Program
-from anygpu.program.ops.along_axis import search_by_gathers
+from anygpu.program.ops.along_axis import search_by_gathers, sorts_before
 from anygpu.program.primitives import (
     Binary,
     Broadcast,
@@ -38,6 +38,8 @@ from anygpu.program.primitives import (
     Reshape,
     Search,
     Select,
+    Slice,
+    Sort,
     Spec,
     Unary,
     free_axes,
@@ -54,8 +56,11 @@ _MANY = 1024
 _SUMMED = ("float32", "float64", "int32", "int64", "uint32", "uint64")
 
 
-def rewritten(program: Program) -> Program:
-    """The program with positions of extremes, and products with few results, as reductions that have lanes."""
+def rewritten(program: Program) -> tuple[Program, Collection[int]]:
+    """The program with searches, positions of extremes and small products as what loops do better.
+
+    With it come the gathers whose positions are wrong where something is not sorted.
+    """
     writer = _Writer(program)
     for node, (op, inputs) in enumerate(program.nodes):
         if isinstance(op, Reduce) and op.fn in ("argmax", "argmin"):
@@ -67,13 +72,13 @@ def rewritten(program: Program) -> Program:
             writer.nodes[node] = writer.few_sums(op, inputs)
         elif isinstance(op, Contract) and _is_with_vectors(program, node):
             writer.nodes[node] = writer.sums_of_rows(op, inputs)
-        elif isinstance(op, Search) and program.specs[inputs[0]].size:
+        elif isinstance(op, Search) and not is_host_step(program, node):
             writer.nodes[node] = writer.search(op, *inputs)
         elif (
             isinstance(op, Binary) and op.fn in ("less", "less_equal") and (limit := _limit(program, node)) is not None
         ):
             writer.nodes[node] = writer.square_below(op, program.nodes[inputs[0]].inputs[0], limit)
-    return writer.program()
+    return writer.program(), writer.searches
 
 
 def _is_few_sums(program: Program, node: int) -> bool:
@@ -150,6 +155,8 @@ class _Writer(Writer):
         self._old = program
         self.nodes = list(program.nodes)
         self.specs = list(program.specs)
+        #: The gathers that read outside of a line which is not sorted.
+        self.searches: set[int] = set()
 
     def program(self) -> Program:
         """The changed program, or the old one where nothing was added."""
@@ -168,9 +175,26 @@ class _Writer(Writer):
         return self.specs[position]
 
     def search(self, op: Search, line: int, values: int) -> Node:
-        """A binary search whose steps are written out, as in the loops of what makes the values and uses the places."""
-        (length,) = self.specs[line].shape
-        found = search_by_gathers(op, self, length, values, lambda at: self.add(Gather(0), line, at))
+        """A binary search whose steps are written out, as in the loops of what makes the values and uses the places.
+
+        Where the line is not sorted, the first step reads outside of it, which is reported.
+        """
+        (length,), shape = self.specs[line].shape, self.specs[values].shape
+        origin = None
+        if length > 1 and not isinstance(self.nodes[line].op, Sort):
+            one, next_one = (self.add(Slice((at,), (length - 1 + at,), (1,)), line) for at in (0, 1))
+            falls = self.add(Reduce("any", (0,)), sorts_before(self, next_one, one))
+            begin = self.add(Select(), falls, self.full((), "int32", -length), self.full((), "int32", 0))
+            origin = self.add(Broadcast(shape), begin) if shape else begin
+        elements: list[int] = []
+
+        def element_at(position: int) -> int:
+            elements.append(self.add(Gather(0), line, position))
+            return elements[-1]
+
+        found = search_by_gathers(op, self, length, values, element_at, origin)
+        if origin is not None:
+            self.searches.add(elements[0])
         return Node(Cast("int64"), (found,))
 
     def position_of_extreme(self, op: Reduce, x: int) -> Node:
@@ -255,10 +279,11 @@ def _scheduled(program: Program, vector_bytes: int, written: Written, *, apart: 
     Views that are results are made from the value behind them. With `apart` every value has a nest of its own, which is
     the way out where sharing grows too large.
     """
-    program, results = _with_results(rewritten(program))
+    program, searches = rewritten(program)
+    program, results = _with_results(program)
     bases = [_base(program, result) for result in results]
     plan = planned(program, tuple(dict.fromkeys(bases)), written, apart=apart)
-    storage = NestStorage(program, written, plan.ranks)
+    storage = NestStorage(program, written, plan.ranks, searches)
     for node in sorted(plan.in_memory()):
         storage.declare(node, "output" if node in bases else "temporary")
     steps = [made for step in plan.steps for made in _steps(storage, plan, step, vector_bytes)]
