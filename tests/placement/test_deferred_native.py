@@ -239,6 +239,60 @@ def test_the_mean_of_selected_elements_needs_only_their_mask() -> None:
         assert np.isnan(ours(x, 2.0))
 
 
+def _texts(ours: Any) -> str:
+    return "\n".join(str(each.site.function.__doc__) for each in ours._segments if each.site and each.site.function)
+
+
+def test_ones_are_computed_with_where_a_mask_selects_nothing() -> None:
+    def curve(x: Any) -> Any:
+        low = x < 0.6
+        x = x * 2
+        x[~low] = np.log(x[~low]) ** 2.4 / x[~low]
+        part = x[low]
+        part *= 12.92
+        x[low] = part - 1
+        return x
+
+    ours: Any = ag.offload(deferred=True)(curve)
+    x = np.random.default_rng(0).random(N) + 0.55
+    x[:9] -= 0.5
+    _settled(ours, x)
+    assert np.allclose(ours(x), curve(x), rtol=1e-13)
+    assert ag.last_receipt().device == "cpu"  # type: ignore[union-attr]
+    assert "argmax" not in _texts(ours)
+
+
+def test_a_selected_element_is_computed_with_where_numpy_would_warn_of_ones() -> None:
+    def pole(x: Any) -> Any:
+        y = x + 1
+        above = y > 1.9
+        y[above] = 1 / np.log(y[above])
+        return y
+
+    ours: Any = ag.offload(deferred=True)(pole)
+    x = np.random.default_rng(0).random(N) + 0.6
+    _settled(ours, x)
+    assert np.allclose(ours(x), pole(x), rtol=1e-13)
+    assert ag.last_receipt().device == "cpu"  # type: ignore[union-attr]
+    assert "argmax" in _texts(ours)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "complex128", "bool"])
+def test_ones_have_the_type_of_what_is_selected(dtype: Any) -> None:
+    def doubled(x: Any, mask: Any) -> Any:
+        y = x.copy()
+        y[mask] = y[mask] ** 2 if dtype != "bool" else y[mask] | True
+        return y
+
+    ours: Any = ag.offload(deferred=True)(doubled)
+    rng = np.random.default_rng(0)
+    x, mask = (rng.random(N) * 9).astype(dtype), rng.random(N) < 0.4
+    _settled(ours, x, mask)
+    got = ours(x, mask)
+    assert got.dtype == x.dtype
+    assert np.allclose(got, doubled(x, mask))
+
+
 def test_new_memory_is_zeros_until_it_is_written() -> None:
     def in_parts(x: Any) -> Any:
         out = np.empty_like(x)

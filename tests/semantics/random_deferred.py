@@ -371,6 +371,12 @@ SIXES = (
     "np.clip({a}, {number}, None)", "np.hypot({a}, {b})", "np.true_divide({a}, 2, dtype=np.float32)", "({a}).round(1)",
     "np.vdot({a}, {b}) * np.ones_like({a})", "np.pad(({a})[1:], (1, 0))", "np.asfortranarray({a})", "divmod({a}, 2)[1]",
     "np.interp({a}, np.sort({b}), {b})", "np.einsum('i,i->i', {a}, {b})", "np.linalg.norm({a}) * {b}",
+    "np.interp({a}, {b}, {a})", "np.searchsorted({a}, {b}) * 0.5", "np.average({a}) * {b}", "np.nanmedian({a}) - {b}",
+    "np.searchsorted(np.sort({a}), {b}, side='right') + {a}", "np.percentile({a}, [25, 75.5]).sum() + {b}",
+    "np.quantile(({a}).reshape(2, 3), 0.3, axis=0).repeat(2)", "np.average({a}, weights=np.abs({b}) + 1) * {b}",
+    "np.median(({a}).reshape(3, 2), axis=1, keepdims=True).repeat(2)", "np.percentile({a}, {number}) + {b}",
+    "np.nanpercentile(np.where({a} > {number}, np.nan, {b}), 40) + {a}",
+    "np.median(np.where({a} > {number}, np.nan, {b})) + {a}",
 )  # fmt: skip
 #: Ways to write to an array, whoever waits for it.
 WRITES = (
@@ -397,6 +403,7 @@ WRITES = (
     "np.exp2({other} * 0, out={name}, where={name} > 0)", "np.einsum('i->i', {name})[0] = 0.5",
     "with np.nditer({name}, op_flags=['readwrite']) as it:\n    for v in it: v[...] = v + 1",
     "np.array({name}, copy=False)[0] = 0.5", "np.array([{name}], dtype=object)[0, 0:1] = 1", "[{name}][0][0] = 0.5",
+    "np.median({name}, overwrite_input=True)", "np.percentile({name}, 50, None, None, True)",
     "object.__getattribute__({name}, '__array__')()[0] = 0.5", "np.asarray({name}).setflags(write=True)",
 )  # fmt: skip
 

@@ -26,7 +26,7 @@ from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.errors import InvalidOption
 from anygpu.placement import executing, loading
-from anygpu.placement.known import has_own_array
+from anygpu.placement.known import NEW, has_own_array
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.offload import Offloaded, Result
 from anygpu.placement.options import DEVICE, Options
@@ -74,6 +74,8 @@ _SHORT = 100e-6
 _MOST_ERRORS = 3
 #: Kinds of arguments that are remembered for one function.
 _MOST_SITES = 256
+#: Before the reason why calls have gone back.
+_TRIED = "Deferred calls were tried:"
 
 _clock = time.perf_counter
 _last = last_receipt.get
@@ -305,7 +307,10 @@ class Deferred(Offloaded[P, R]):
         """Where the next call with such arguments would run, and why; for deferred calls, their segments."""
         key = signature(arguments, keywords, self._known.lifted)
         if None in self._back or key in self._back:
-            return super().explain(*arguments, **keywords)
+            from anygpu.placement.explaining import with_sentence
+
+            why = self._back.get(None) or self._back[key]
+            return with_sentence(super().explain(*arguments, **keywords), f"{_TRIED} {why}")
         return self.plan_of(key)
 
     def plan_of(self, key: Hashable) -> Plan:
@@ -345,6 +350,12 @@ class Deferred(Offloaded[P, R]):
         """Calls of a kind are plain ones from now on, or all calls, and their receipts say why."""
         self._back[key] = why
         self._note_of_new = self._note_of_new._replace(reason=f"its calls are plain ones: {why}")
+        for each, site in list(self._known.native.items()):
+            if key is None or key == each:
+                is_new = site.note.reason == NEW
+                site.say_more(f"{_TRIED} {why}")
+                if is_new:
+                    site.note = self._note_of_new
 
     def _site(self, key: Hashable) -> DeferredSite:
         """The site of calls with such arguments, which is made for the first."""

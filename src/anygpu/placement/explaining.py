@@ -108,6 +108,11 @@ def _listing(call: Call, name: str) -> str | None:
 # -- deferred calls
 
 
+def with_sentence(plan: Plan, sentence: str) -> Plan:
+    """The plan with a sentence behind its reason, unless it is there."""
+    return plan if sentence in plan.reason else msgspec.structs.replace(plan, reason=f"{plan.reason} {sentence}")
+
+
 _NEW = "the function itself runs, and its arrays wait; it was not called with such arguments yet."
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.deferred.layouts import Layout
-from anygpu.array.deferred.masks import SELECTED
+from anygpu.array.deferred.masks import SELECTED, ones_are_harmless
 from anygpu.array.deferred.modes import ignores_warnings
 from anygpu.array.deferred.script import Form, Script, Structures
 from anygpu.base.own_files import blake2b
@@ -184,6 +184,7 @@ def written(script: Form, inputs: Sequence[int], constants: dict[int, Any]) -> F
     names = {place: f"a{place}" for place in inputs}
     lines = []
     unused = _unused_selections(script)
+    takes_ones = ones_are_harmless(script, constants)
     for place, entry in enumerate(script.entries):
         if place in constants:
             names[place] = f"({constants[place]!r})"
@@ -192,7 +193,10 @@ def written(script: Form, inputs: Sequence[int], constants: dict[int, Any]) -> F
             if place in unused:
                 names[place] = ""
                 continue
-            text = fact.op.text.format(*[names[each] for each in operands])
+            text = fact.op.text
+            if fact.op is SELECTED and takes_ones:
+                text = f"np.where({{1}}, {{0}}, {fact.layout.dtype.type(1).item()!r})"
+            text = text.format(*[names[each] for each in operands])
             if fact.op.writes:
                 names[place] = names[operands[0]]
                 lines.append(text)
@@ -256,7 +260,8 @@ class Segments:
     @property
     def are_settled(self) -> bool:
         """Whether it is known for each that comes often if it runs as native code."""
-        return all(each.is_settled for each in self if each.count > 2)
+        known = [each for each in self if each.count > 2]
+        return (bool(known) or not self._known) and all(each.is_settled for each in known)
 
     @property
     def are_tried(self) -> bool:

@@ -192,9 +192,10 @@ _OPERANDS = {
         around nan_to_num transpose swapaxes moveaxis rollaxis reshape ravel squeeze expand_dims flip fliplr flipud roll
         rot90 diff zeros_like ones_like empty_like copy real imag angle diagonal trace tril triu broadcast_to repeat
         tile nansum nanmean nanmax nanmin nanstd nanvar nanprod sort argsort isneginf isposinf
-        atleast_1d atleast_2d atleast_3d sinc unwrap""",
-    2: "dot inner outer vdot tensordot isclose full_like cross kron convolve",
-    3: "where clip",
+        atleast_1d atleast_2d atleast_3d sinc unwrap average median percentile quantile nanmedian nanpercentile
+        nanquantile""",
+    2: "dot inner outer vdot tensordot isclose full_like cross kron convolve searchsorted",
+    3: "where clip interp",
 }
 _SEQUENCES = "concatenate stack hstack vstack dstack column_stack"
 #: What is asked of arrays without looking at their values.
@@ -232,6 +233,8 @@ def call_function(
         if known is not None:
             name, count = known
             operands, rest = arguments[:count], arguments[count:]
+            if rest and type(rest[0]) is list:
+                rest = (tuple(rest[0]), *rest[1:])  # such as several percentiles: a list may change later
             if function is np.empty_like:
                 # Nobody knows what is in new memory. With zeros native code and NumPy have the same in every part.
                 function, name = np.zeros_like, "zeros_like"
@@ -251,8 +254,16 @@ def call_function(
 _OF_SELECTED: dict[Any, str] = {np.mean: "mean", np.sum: "sum"}
 
 
+#: How many options stand before the one that lets a function sort its operand itself.
+_MOST_BEFORE_OVERWRITING = {
+    "median": 2, "nanmedian": 2, "percentile": 3, "nanpercentile": 3, "quantile": 3, "nanquantile": 3,
+}  # fmt: skip
+
+
 def _may_write(name: str, rest: tuple[Any, ...], options: dict[str, Any]) -> bool:
     """Whether options say that a function may write to its operand."""
+    if name in _MOST_BEFORE_OVERWRITING:
+        return "overwrite_input" in options or len(rest) > _MOST_BEFORE_OVERWRITING[name]
     return name == "nan_to_num" and (bool(rest) or "copy" in options)
 
 
@@ -356,7 +367,7 @@ def _text(value: Any) -> str | None:
     if kind in _PLAIN:
         return repr(value).replace("{", "{{").replace("}", "}}")
     if kind is tuple:
-        return repr(value) if all(type(each) is int for each in value) else None
+        return repr(value) if all(type(each) is int or type(each) is float for each in value) else None
     if kind is float and value == value and abs(value) != float("inf"):
         return repr(value)
     if isinstance(value, np.dtype):

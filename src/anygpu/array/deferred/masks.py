@@ -10,14 +10,17 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from anygpu.array.deferred.layouts import Op, Selection, is_number
-from anygpu.array.deferred.script import Step
+from anygpu.array.deferred.script import Form, Step
 
 if TYPE_CHECKING:
     from anygpu.array.deferred.standing_in import StandIn
 
 #: Elements that a mask selects, and an assignment to them. As native code everything is computed, and chosen of then:
-#: with a selected element in the place of others, so that nothing is met that NumPy would not meet.
+#: with a selected element in the place of others, so that nothing is met that NumPy would not meet. One is quicker,
+#: where `ones_are_harmless`: to find a selected element takes passes over all.
 SELECTED = Op(operator.getitem, "np.where({1}, {0}, {0}.reshape(-1)[np.argmax({1})])")
 ASSIGNED = Op(operator.setitem, "{0}[...] = np.where({1}, {2}, {0})", writes=True)
 #: What is computed of the elements that a mask has selected: these, the mask, and what they were selected of.
@@ -53,3 +56,28 @@ def selected_by(op: Op, operands: tuple[Any, ...], segment: object) -> Any:
         elif not (is_number(each) if layout is None else layout.is_number):
             return None
     return found.pop() if len(found) == 1 else None
+
+
+def ones_are_harmless(script: Form, constants: dict[int, Any]) -> bool:
+    """Whether NumPy warns of nothing where all elements that masks select are one.
+
+    `constants` are numbers that go in and are known, by their entries.
+    """
+    ones: dict[int, Any] = {}
+    known = dict(constants)
+    try:
+        with np.errstate(all="raise"):
+            for place, (fact, operands) in [
+                (at, each) for at, each in enumerate(script.entries) if type(each) is tuple
+            ]:
+                if fact.op is SELECTED:
+                    ones[place] = known[place] = np.ones(1, fact.layout.dtype)
+                elif not ones.keys().isdisjoint(operands) and fact.op is not ASSIGNED and fact.op not in _REDUCING:
+                    result = fact.op.apply(*[known[each] for each in operands])
+                    ones[place] = known[place] = known[operands[0]] if fact.op.writes else result
+    except (ArithmeticError, KeyError, TypeError, ValueError):
+        return False  # of a number that is not known, too
+    return True
+
+
+_REDUCING = frozenset(REDUCED.values())
