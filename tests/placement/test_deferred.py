@@ -514,6 +514,68 @@ def _hides_what_follows(x: Any) -> Any:
     return y, z
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int16", "uint8"])
+def test_histograms_wait(dtype: Any) -> None:
+    def spread(x: Any, bins: Any, limits: Any) -> Any:
+        counts, edges = np.histogram(x * 2, bins, limits)
+        return counts, edges, counts / counts.sum(), (edges[1:] + edges[:-1]) / 2, np.interp(x.flat, edges[1:], counts)
+
+    ours = _deferred(spread)
+    x = (np.random.default_rng(0).random((60, 70)) * 90).astype(dtype)
+    for bins, limits in ((256, None), (7, (0, 1)), (9, (-2.5, 40)), (x.size, None), ([1, 2, 5], None)):
+        for _ in range(3):
+            assert _same(ours(x, bins, limits), spread(x, bins, limits))
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    assert receipt.reason.startswith("deferred")
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_a_histogram_of_what_is_not_finite_raises_on_its_line(wrong: float) -> None:
+    def spread(x: Any) -> Any:
+        y = x * 2
+        try:
+            return np.histogram(y, 20)
+        except ValueError as error:
+            return str(error), y.sum(), np.histogram(y, 20, (0, 1))
+
+    ours = _deferred(spread)
+    x = np.random.default_rng(0).random((60, 70))
+    for number in range(4):
+        x[number, 3] = wrong
+        assert _same(ours(x), spread(x))
+
+
+def test_a_histogram_of_what_is_too_close_together_raises() -> None:
+    def spread(x: Any) -> Any:
+        try:
+            return np.histogram(x + 1e17, 20)
+        except ValueError as error:
+            return str(error)
+
+    ours = _deferred(spread)
+    x = np.random.default_rng(0).random((60, 70))
+    for _ in range(3):
+        assert _same(ours(x), spread(x))
+        x *= 1e9
+
+
+@pytest.mark.parametrize(
+    "limits", [(1, 0), (1, 1), (-1e308, 1e308), (0, 1e-300), (), (0, np.inf), (0, "1"), [0, 1], (np.float64(0), 1)]
+)
+def test_histograms_within_odd_limits_are_numpys(limits: Any) -> None:
+    def spread(x: Any) -> Any:
+        try:
+            return np.histogram(x, 20, range=limits)
+        except (TypeError, ValueError, np.exceptions.DTypePromotionError) as error:
+            return type(error), str(error)
+
+    ours = _deferred(spread)
+    x = np.random.default_rng(0).random((60, 70))
+    for _ in range(3):
+        assert _same(ours(x), spread(x))
+
+
 def _warns_in_blocks(x: Any) -> Any:
     w = np.log(x - x)
     with warnings.catch_warnings():

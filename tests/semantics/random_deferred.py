@@ -376,7 +376,9 @@ SIXES = (
     "np.quantile(({a}).reshape(2, 3), 0.3, axis=0).repeat(2)", "np.average({a}, weights=np.abs({b}) + 1) * {b}",
     "np.median(({a}).reshape(3, 2), axis=1, keepdims=True).repeat(2)", "np.percentile({a}, {number}) + {b}",
     "np.nanpercentile(np.where({a} > {number}, np.nan, {b}), 40) + {a}",
-    "np.median(np.where({a} > {number}, np.nan, {b})) + {a}",
+    "np.median(np.where({a} > {number}, np.nan, {b})) + {a}", "np.histogram({a}, 6)[0] * {b}",
+    "np.histogram({a} / {number}, 6)[1][1:] + {b}",
+    "np.histogram({a}, 6, (-2, 1.5))[0] + np.interp({b}.flat, {a}, {a})",
 )  # fmt: skip
 #: Ways to write to an array, whoever waits for it.
 WRITES = (

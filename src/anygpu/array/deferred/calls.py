@@ -221,6 +221,12 @@ def call_function(
         return function(*map(_dummy, arguments), **{name: _dummy(each) for name, each in options.items()})
     op = None
     operands: tuple[Any, ...] = ()
+    if function is np.histogram:
+        counted = _histogram(recorder, *arguments, **options)
+        if counted is not None:
+            return counted
+    if function is np.interp and arguments and type(arguments[0]) is np.flatiter:
+        arguments = (arguments[0].__array__(), *arguments[1:])
     if function in _OF_SELECTED and len(arguments) == 1 and not options:
         found = recorder.reduce_selected(_OF_SELECTED[function], arguments[0], 3)
         if found is not None:
@@ -249,6 +255,39 @@ def call_function(
     # In a container that is not looked into there may still be one of ours: NumPy does not ask it again.
     call = getattr(function, "_implementation", function)
     return _at_once(recorder, call, arguments, options, getattr(function, "__name__", "it"), options.get("out"), 3)
+
+
+_LEAST = Op(operator.methodcaller("min"), "{0}.min()")
+_MOST = Op(operator.methodcaller("max"), "{0}.max()")
+
+
+def _histogram(recorder: Recorder, a: Any, bins: Any = 10, range: Any = None, *others: Any, **options: Any) -> Any:
+    """The counts and the edges of equal bins; `None` for others, and where NumPy warns, or raises an error.
+
+    The counts wait. Edges are made of the least and the largest element.
+    """
+    is_array = type(a) is StandIn_ and not recorder.is_small(a) and a._layout.dtype.kind in "iuf"
+    if not is_array or type(bins) is not int or others or options:
+        return None
+    if range is None:
+        ends = recorder.record(_LEAST, (a,), 4), recorder.record(_MOST, (a,), 4)
+        recorder.compute("np.histogram needs the least and the largest element", 4)
+    elif type(range) is tuple and {int, float}.issuperset(map(type, range)):
+        ends = (0, 0)
+    else:
+        return None
+    try:
+        with np.errstate(all="raise"):
+            edges = np.histogram_bin_edges(np.array([plain(each, "") for each in ends], a._layout.dtype), bins, range)
+    except (ArithmeticError, TypeError, ValueError):
+        return None
+    call = functools.partial(_counts, bins, range)
+    counts = _remembered(call, f"np.histogram({{0}}, {bins!r}, {range!r})[0]", {}, None)
+    return recorder.record(counts, (a,), 4), recorder.stand_in(edges)
+
+
+def _counts(bins: int, range: Any, a: Any) -> Any:
+    return np.histogram(a, bins, range)[0]
 
 
 _OF_SELECTED: dict[Any, str] = {np.mean: "mean", np.sum: "sum"}

@@ -99,6 +99,11 @@ class Recorder:
     def waits(self) -> bool:
         return self._step.number >= 0
 
+    @staticmethod
+    def is_small(array: StandIn) -> bool:
+        """Whether calls on an array that is there are made at once."""
+        return array._layout.size <= SMALL
+
     # -- recording
 
     def again(self, key: tuple[Any, ...], first: Any, depth: int = 2) -> Any:
