@@ -79,7 +79,6 @@ _TRIED = "Deferred calls were tried:"
 
 _clock = time.perf_counter
 _last = last_receipt.get
-_listening = listeners.get
 _active: ContextVar[Recorder | None] = ContextVar("the deferred call that runs", default=None)
 
 
@@ -217,11 +216,12 @@ class Deferred(Offloaded[P, R]):
         left = self._left
         if left > 0:
             self._left = left - 1
-            if events.calls or executing.asked or _listening():
+            if events.calls or events.watching:
                 return super().__call__(*arguments, **keywords)
             short = self._short
             if short is not None:
-                value: R = self._function(*arguments, **keywords)
+                # An empty dict of keywords takes as long to pass as all that is looked at here.
+                value: R = self._function(*arguments, **keywords) if keywords else self._function(*arguments)
                 if _last() is not short:
                     last_receipt.set(short)
                 return value
