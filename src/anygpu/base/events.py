@@ -29,8 +29,6 @@ class Event(list[Callable[P, Any]]):
 
 #: A call ended: its receipt, note or failure (`anygpu.receipts.notes.Seen`), and its `Origin` if it was a task.
 calls: Event[[Any, Any]] = Event()
-#: What else makes calls worth a look: blocks that collect receipts, on any thread, and code that asks who called it.
-watching: list[object] = []
 #: A call returned: its receipt or note, its function, arguments and result (`Given`), and the user's line of a task.
 returned: Event[[Any, Any, tuple[str, int] | None]] = Event()
 #: An operation of arrays ran on the host (`anygpu.receipts.receipt.HostOperation`).

@@ -79,6 +79,7 @@ _TRIED = "Deferred calls were tried:"
 
 _clock = time.perf_counter
 _last = last_receipt.get
+_listening = listeners.get
 _active: ContextVar[Recorder | None] = ContextVar("the deferred call that runs", default=None)
 
 
@@ -216,7 +217,7 @@ class Deferred(Offloaded[P, R]):
         left = self._left
         if left > 0:
             self._left = left - 1
-            if events.calls or events.watching:
+            if events.calls or executing.asked or _listening():
                 return super().__call__(*arguments, **keywords)
             short = self._short
             if short is not None:
@@ -249,7 +250,14 @@ class Deferred(Offloaded[P, R]):
         """Make the next calls without a look at their arguments; where nothing but NumPy runs them yet, bare ones."""
         self._left, self._bare, self._short = _LOOK_EVERY, None, None
         site = self._known.native.get(key)
-        if site is None or site.direct is not None or not site.least < math.inf:
+        if site is None:
+            return
+        why = self._back.get(None) or self._back.get(key) or ""
+        if site.note.reason == NEW:
+            site.say(self._note_of_new.reason)
+        elif why not in site.note.reason:
+            site.say(f"{site.note.reason} {_TRIED} {why}")
+        if site.direct is not None or not site.least < math.inf:
             return
         if not site.is_settled:
             # Native code may be tried later: what it is told now is what these calls will have taken.
@@ -350,12 +358,6 @@ class Deferred(Offloaded[P, R]):
         """Calls of a kind are plain ones from now on, or all calls, and their receipts say why."""
         self._back[key] = why
         self._note_of_new = self._note_of_new._replace(reason=f"its calls are plain ones: {why}")
-        for each, site in list(self._known.native.items()):
-            if key is None or key == each:
-                is_new = site.note.reason == NEW
-                site.say_more(f"{_TRIED} {why}")
-                if is_new:
-                    site.note = self._note_of_new
 
     def _site(self, key: Hashable) -> DeferredSite:
         """The site of calls with such arguments, which is made for the first."""

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from contextvars import ContextVar, Token
 
-from anygpu.base import events
-
 _executing: ContextVar[bool] = ContextVar("inside of a placed call", default=False)
 
 #: Whether the caller is inside of a placed call. `ask` must have been called before that call began.
@@ -24,9 +22,7 @@ asked = False
 def ask() -> None:
     """Let the shortest calls be marked too, from now on."""
     global asked
-    if not asked:
-        asked = True
-        events.watching.append(ask)
+    asked = True
 
 
 #: Both halves of `Executing`, for a path on which a context manager would cost too much.

@@ -28,7 +28,6 @@ class NativeSite:
     """A call site that is for NumPy or native code: its calls run as they are until there is reason to compile them."""
 
     __slots__ = (
-        "_more",
         "_next_look",
         "began",
         "calls",
@@ -55,8 +54,6 @@ class NativeSite:
         self.known = known
         self.key = key
         self.note = note
-        #: What receipts of calls on NumPy say behind the reason.
-        self._more = ""
         #: What runs the next call in place of NumPy: native code, or a trial of it.
         self.direct: Callable[..., Any] | None = None
         #: What is tried next where native code is not.
@@ -149,12 +146,7 @@ class NativeSite:
 
     def say(self, reason: str) -> None:
         """What receipts of calls on NumPy say from now on."""
-        self.note = self.note._replace(reason=reason + self._more)
-
-    def say_more(self, sentence: str) -> None:
-        """Have receipts of calls on NumPy say a sentence behind the reason, whatever that will be."""
-        before, self._more = self._more, f" {sentence}"
-        self.say(self.note.reason.removesuffix(before))
+        self.note = self.note._replace(reason=reason)
 
     def report_to(self, chooser: DeviceChooser) -> float:
         """Report all calls; what they took together."""

@@ -121,14 +121,11 @@ def last_receipt() -> Receipt | None:
 def collect_receipts() -> Iterator[list[Receipt]]:
     """Collects the receipt of every call inside the block, in order."""
     collected: list[Receipt] = Listed()
-    block = object()
-    events.watching.append(block)
     token = listeners.set((*listeners.get(), collected))
     try:
         yield collected
     finally:
         listeners.reset(token)
-        events.watching.remove(block)
 
 
 def publish(note: Note | Receipt, given: Given | None = None) -> None:
