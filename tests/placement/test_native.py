@@ -152,6 +152,25 @@ def test_numpy_searches_what_is_not_sorted() -> None:
     assert ran_on(function, line, x)[1] == "cpu"
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_edges_are_searched_whichever_way_they_go(turned: bool) -> None:
+    def digits(x: Any, edges: Any) -> Any:
+        return np.digitize(x * 2, edges)
+
+    function = ag.offload(digits)
+    x, edges = np.random.default_rng(0).random(5000), np.linspace(0, 1, 50)
+    edges = edges[::-1].copy() if turned else edges
+    for _ in range(6):
+        value, device = ran_on(function, x, edges)
+        assert np.array_equal(value, digits(x, edges))
+    assert device == "cpu"
+    value, device = ran_on(function, x, edges[::-1].copy())
+    assert device == "cpu"
+    assert np.array_equal(value, digits(x, edges[::-1]))
+    with pytest.raises(ValueError, match="monotonic"):
+        function(x, np.where(edges < 0.5, 0.7, edges))
+
+
 def test_native_code_that_is_much_slower_runs_once_in_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     monkeypatch.setattr(native, "_clock", clock)

@@ -282,20 +282,18 @@ def digitize(x: Any, bins: Any, right: bool = False) -> Array:
     line, value = same_dtype(edges._value, points._value)
     length = edges.shape[0]
     side: Literal["left", "right"] = "left" if right else "right"
-    up = apply(Search(side), line, value)
-    falls: bool | None = None
-    if not isinstance(bins, Array):
-        steps = np.asarray(bins)
-        falls = bool(length and steps[0] > steps[-1])
-        wrong = steps[:-1] < steps[1:] if falls else steps[:-1] > steps[1:]
-        if wrong.any():
-            raise ValueError("the edges must all go up, or all go down.")
-    if falls is False or length == 0:
-        return Array(up)
-    turned = apply(Search(side), apply(Flip((0,)), line), value)
-    down = binary("subtract", length, turned)
-    if falls:
-        return Array(down)
-    # Which way the edges go is known when it runs.
-    ends = [reshape(slice_axis(line, 0, each, each + 1), ()) for each in (0, length - 1)]
-    return Array(where(compare("greater", *ends), down, up))
+    if length == 0:
+        return Array(apply(Search(side), line, value))
+    if isinstance(bins, Array):
+        # Which way the edges go is known when it runs.
+        falls = compare("greater", *(reshape(slice_axis(line, 0, each, each + 1), ()) for each in (0, length - 1)))
+        up = apply(Search(side), where(falls, apply(Flip((0,)), line), line), value)
+        return Array(where(falls, binary("subtract", length, up), up))
+    steps = np.asarray(bins)
+    goes_down = bool(steps[0] > steps[-1])
+    wrong = steps[:-1] < steps[1:] if goes_down else steps[:-1] > steps[1:]
+    if wrong.any():
+        raise ValueError("the edges must all go up, or all go down.")
+    if not goes_down:
+        return Array(apply(Search(side), line, value))
+    return Array(binary("subtract", length, apply(Search(side), apply(Flip((0,)), line), value)))
