@@ -152,6 +152,26 @@ def test_numpy_searches_what_is_not_sorted() -> None:
     assert ran_on(function, line, x)[1] == "cpu"
 
 
+def test_numpy_refuses_what_has_no_bins() -> None:
+    """Also where NumPy was seen to say nothing of other NaN that no result shows."""
+
+    def count(x: Any, y: Any) -> Any:
+        return np.histogram(x, 50)[0], np.nansum(np.sqrt(np.abs(y)))
+
+    function = ag.offload(count)
+    x, y = np.random.default_rng(0).random((2, 3000))
+    with_nan, near = (np.where(np.arange(3000) == 7, each, whole) for each, whole in ((np.nan, x), (1.0, 1.0 + 2e-16)))
+    for _ in range(6):
+        ran_on(function, x, y)
+    for _ in range(6):
+        _value, device = ran_on(function, x, np.where(y > 0.9, np.nan, y))
+    assert device == "cpu"
+    for wrong, said in ((with_nan, "not finite"), (near, "Too many bins")):
+        with pytest.raises(ValueError, match=said):
+            function(wrong, y)
+    assert ran_on(function, x, y)[1] == "cpu"
+
+
 @pytest.mark.parametrize("turned", [False, True])
 def test_edges_are_searched_whichever_way_they_go(turned: bool) -> None:
     def digits(x: Any, edges: Any) -> Any:
