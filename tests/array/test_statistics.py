@@ -223,6 +223,7 @@ def test_a_density_is_in_float64(kind: str) -> None:
         agree(our, "histogram", sample, 9, weights=weights, density=True)
         if kind != "bool":  # of which NumPy makes no differences
             agree(our, "histogram", sample, np.linspace(-2, 2, 9, dtype=np.float32), weights=weights, density=True)
+    agree(our, "histogram", np.arange(9) % 2 == 0, np.array([False, True]), density=True)
     x, y, steps = numbers((300,)), numbers((300,), seed=8), np.linspace(-2, 2, 9, dtype=np.float32)
     for density in (False, True):
         agree(our, "histogram2d", x, y, [steps, 3], weights=weights, density=density)
@@ -264,6 +265,7 @@ def test_histograms_of_several_coordinates() -> None:
 
 
 def test_counts_of_integers() -> None:
+    agree(our, "bincount", np.zeros(0, int), np.zeros(0), 3)
     for dtype in ("int64", "uint8", "int8"):
         sample = np.abs(numbers((20,), dtype))
         agree(our, "bincount", sample)

@@ -190,7 +190,8 @@ def _density(counts: Value, edges: Sequence[Value]) -> Value:
     whole = counts if is_inexact(counts.spec.dtype) else cast(counts, "float64")
     total = apply(Reduce("sum", tuple(builtins.range(len(edges)))), whole)
     result = counts
-    for axis, line in enumerate(edges):
+    for axis, each_line in enumerate(edges):
+        line = cast(each_line, "uint8") if each_line.spec.dtype == "bool" else each_line
         length = line.spec.shape[0]
         widths = binary("subtract", slice_axis(line, 0, 1, length), slice_axis(line, 0, 0, length - 1))
         shape = tuple(length - 1 if each == axis else 1 for each in range(len(edges)))
@@ -281,7 +282,7 @@ def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Array:
         if ends[0] < 0:
             raise ValueError("bincount counts integers from 0; there is a negative one.")
         length = max(length, ends[1] + 1)
-    kind: DType = "int64" if weights is None else "float64"
+    kind: DType = "int64" if weights is None or not array.size else "float64"  # of nothing NumPy forgets the weights
     if weights is None:
         amounts = filled((array.size,), 1, kind)
     else:
