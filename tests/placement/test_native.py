@@ -152,6 +152,24 @@ def test_numpy_searches_what_is_not_sorted() -> None:
     assert ran_on(function, line, x)[1] == "cpu"
 
 
+def test_native_code_whose_values_are_always_refused_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It finds that out as late as in a whole run, so such a call took nine times as long as on NumPy."""
+    function = ag.offload(lambda line, x: np.searchsorted(line, x * 2) + 1)
+    line, x = np.linspace(0, 1, 50), np.random.default_rng(0).random(5000)
+    turned = line[::-1].copy()
+    for _ in range(12):
+        _value, device = ran_on(function, line, x)
+    assert device == "cpu"
+    for _ in range(native_calls._MOST_REFUSED - 1):
+        ran_on(function, turned, x)
+    assert ran_on(function, line, x)[1] == "cpu", "they were not so many"
+    for _ in range(native_calls._MOST_REFUSED):
+        assert ran_on(function, turned, x)[1] == "numpy"
+    assert reason().startswith("native code cannot use the values of its calls: cpu searches only values")
+    monkeypatch.setattr(CpuExecutable, "checked", lambda *_: pytest.fail("native code ran"))
+    assert ran_on(function, turned, x)[1] == "numpy"
+
+
 def test_numpy_refuses_what_has_no_bins() -> None:
     """Also where NumPy was seen to say nothing of other NaN that no result shows."""
 
