@@ -288,6 +288,8 @@ def test_interpolation() -> None:
     agree(our, "interp", points, [2.0], [5.0], 1, 3)
     agree(our, "interp", np.array([-180.0, 365, 10]), np.array([190.0, -190, 350]), np.array([5.0, 10, 3]), period=360)
     agree(our, "interp", points, places, heights, period=0)
+    # At one place after the other there are eight points, and NumPy's sort decides which of them is the last.
+    agree(our, "interp", np.arange(-9, 9) / 2, np.arange(40.0), np.arange(40.0) ** 2, period=5)
     agree(our, "interp", points, places, heights[:3])
     agree(our, "interp", points, [], [])
     agree(our, "interp", points, places, np.array([1, np.inf, np.inf, 2]))

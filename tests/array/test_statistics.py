@@ -215,6 +215,37 @@ def test_histograms() -> None:
     agree(our, "histogram", np.array([1, np.nan, 2]), 4, (0, 3))
 
 
+@pytest.mark.parametrize("kind", ["bool", "uint8", "int8", "int64", "float32", "float64", "complex64"])
+def test_a_density_is_in_float64(kind: str) -> None:
+    """Small integers do not wrap around in the sum of all weights, nor in several dimensions."""
+    weights = (np.arange(300) % 90).astype(kind)
+    for sample in (numbers((300,)), numbers((300,), "float32")):
+        agree(our, "histogram", sample, 9, weights=weights, density=True)
+        if kind != "bool":  # of which NumPy makes no differences
+            agree(our, "histogram", sample, np.linspace(-2, 2, 9, dtype=np.float32), weights=weights, density=True)
+    agree(our, "histogram", np.arange(9) % 2 == 0, np.array([False, True]), density=True)
+    x, y, steps = numbers((300,)), numbers((300,), seed=8), np.linspace(-2, 2, 9, dtype=np.float32)
+    for density in (False, True):
+        agree(our, "histogram2d", x, y, [steps, 3], weights=weights, density=density)
+
+
+def test_a_range_that_is_too_narrow_for_its_bins() -> None:
+    near = np.full(9, 1.0)
+    near[0] = np.nextafter(1, 2)
+    agree(our, "histogram", near, 50, (1.0, near[0]))
+    agree(our, "histogram_bin_edges", near.astype("float32"), 50, (1.0, 1.0 + 1e-6))
+    agree(our, "histogram", near, 1)
+    for sample, bins in ((near, 50), (np.array([1.0, np.nan]), 3), (np.array([1.0, np.inf]), 3)):
+        counts, edges = our.histogram(asarray(sample), bins)
+        assert not np.asarray(counts).any()
+        assert np.isnan(np.asarray(edges)).all()
+
+
+def test_given_edges_may_end_with_nan() -> None:
+    agree(our, "histogram", np.arange(9.0), np.array([0, 3, 5, np.nan]))
+    agree(our, "histogram2d", np.arange(9.0), np.arange(9.0), [np.array([0, 3, np.nan]), 4])
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-50, 50), min_size=1, max_size=60), st.integers(1, 20))
 def test_any_histogram(values: list[float], bins: int) -> None:
@@ -234,6 +265,7 @@ def test_histograms_of_several_coordinates() -> None:
 
 
 def test_counts_of_integers() -> None:
+    agree(our, "bincount", np.zeros(0, int), np.zeros(0), 3)
     for dtype in ("int64", "uint8", "int8"):
         sample = np.abs(numbers((20,), dtype))
         agree(our, "bincount", sample)

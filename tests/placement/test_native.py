@@ -152,6 +152,63 @@ def test_numpy_searches_what_is_not_sorted() -> None:
     assert ran_on(function, line, x)[1] == "cpu"
 
 
+def test_native_code_whose_values_are_always_refused_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It finds that out as late as in a whole run, so such a call took nine times as long as on NumPy."""
+    function = ag.offload(lambda line, x: np.searchsorted(line, x * 2) + 1)
+    line, x = np.linspace(0, 1, 50), np.random.default_rng(0).random(5000)
+    turned = line[::-1].copy()
+    for _ in range(12):
+        _value, device = ran_on(function, line, x)
+    assert device == "cpu"
+    for _ in range(native_calls._MOST_REFUSED - 1):
+        ran_on(function, turned, x)
+    assert ran_on(function, line, x)[1] == "cpu", "they were not so many"
+    for _ in range(native_calls._MOST_REFUSED):
+        assert ran_on(function, turned, x)[1] == "numpy"
+    assert reason().startswith("native code cannot use the values of its calls: cpu searches only values")
+    monkeypatch.setattr(CpuExecutable, "checked", lambda *_: pytest.fail("native code ran"))
+    assert ran_on(function, turned, x)[1] == "numpy"
+
+
+def test_numpy_refuses_what_has_no_bins() -> None:
+    """Also where NumPy was seen to say nothing of other NaN that no result shows."""
+
+    def count(x: Any, y: Any) -> Any:
+        return np.histogram(x, 50)[0], np.nansum(np.sqrt(np.abs(y)))
+
+    function = ag.offload(count)
+    x, y = np.random.default_rng(0).random((2, 3000))
+    with_nan, near = (np.where(np.arange(3000) == 7, each, whole) for each, whole in ((np.nan, x), (1.0, 1.0 + 2e-16)))
+    for _ in range(6):
+        ran_on(function, x, y)
+    for _ in range(6):
+        _value, device = ran_on(function, x, np.where(y > 0.9, np.nan, y))
+    assert device == "cpu"
+    for wrong, said in ((with_nan, "not finite"), (near, "Too many bins")):
+        with pytest.raises(ValueError, match=said):
+            function(wrong, y)
+    assert ran_on(function, x, y)[1] == "cpu"
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_edges_are_searched_whichever_way_they_go(turned: bool) -> None:
+    def digits(x: Any, edges: Any) -> Any:
+        return np.digitize(x * 2, edges)
+
+    function = ag.offload(digits)
+    x, edges = np.random.default_rng(0).random(5000), np.linspace(0, 1, 50)
+    edges = edges[::-1].copy() if turned else edges
+    for _ in range(6):
+        value, device = ran_on(function, x, edges)
+        assert np.array_equal(value, digits(x, edges))
+    assert device == "cpu"
+    value, device = ran_on(function, x, edges[::-1].copy())
+    assert device == "cpu"
+    assert np.array_equal(value, digits(x, edges[::-1]))
+    with pytest.raises(ValueError, match="monotonic"):
+        function(x, np.where(edges < 0.5, 0.7, edges))
+
+
 def test_native_code_that_is_much_slower_runs_once_in_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     monkeypatch.setattr(native, "_clock", clock)

@@ -70,6 +70,8 @@ _HANDING_OVER, _COPIED_PER_SECOND = 1e-4, 4e9
 _PLANNED_SHARE, _LOOKS_FOR_A_SAMPLE = 0.03, 3
 #: How often a function may need another program because something that it depends on has changed.
 _MOST_CHANGES = 12
+#: So many calls in a row with values that native code cannot use take longer than calls of the function alone.
+_MOST_REFUSED = 8
 
 #: The module of functions that are segments of deferred calls.
 SEGMENT = "anygpu.segment"
@@ -139,6 +141,7 @@ class NativeCalls:
         "_native",
         "_note",
         "_proved",
+        "_refused",
         "_samples",
         "_seconds",
         "_site",
@@ -171,6 +174,8 @@ class NativeCalls:
         #: Whether real calls have shown that the code is faster.
         self._proved = False
         self._samples = self._looks = 0
+        #: Calls in a row whose values native code could not use, and `_left` at the last of them.
+        self._refused = (0, 0)
         #: NumPy's modes when they were last seen to be the usual ones.
         self._usual_modes: object = None
         self._inputs = traced.inputs_reader() or _nothing
@@ -250,7 +255,7 @@ class NativeCalls:
         try:
             results, noted = self._native.checked(given)
         except Unsupported as error:
-            return on_numpy(self._site, call, f"native code cannot use these values: {error}")
+            return self._without_these_values(call, error)
         except Exception as error:  # noqa: BLE001 - NumPy raises it with its own message
             why = f"native code met a {type(error).__name__}, which NumPy raises with its own message."
             return on_numpy(self._site, call, why)
@@ -344,6 +349,18 @@ class NativeCalls:
             return PLAN
         loading.begin()
         return _GO_ON
+
+    def _without_these_values(self, call: Called, error: Unsupported) -> Any:
+        """NumPy computes what native code cannot, which found that out late: after some calls it is not asked again."""
+        site = self._site
+        count, left = self._refused
+        self._refused = (count + 1 if left == self._left else 1, self._left)
+        if self._refused[0] < _MOST_REFUSED:
+            return on_numpy(site, call, f"native code cannot use these values: {error}")
+        stay(site, f"native code cannot use the values of its calls: {error}")
+        if site.tries < 3:
+            site.look_again(4.0)
+        return on_numpy(site, call)
 
     def _with_another_program(self, call: Called) -> Any:
         """Something that the program depends on has changed: the call runs on NumPy, and another is traced later."""

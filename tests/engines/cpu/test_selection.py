@@ -129,6 +129,27 @@ def test_a_sample_that_misleads_costs_time_and_no_answer(monkeypatch: pytest.Mon
     assert selection._selected(x, [LONG // 2]) == [np.sort(x)[LONG // 2]]
 
 
+@pytest.mark.parametrize("kind", ["one value", "nan", "truth", "mostly zero"])
+def test_of_many_equal_elements_none_is_picked_out(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That took seven times as long as NumPy's partition."""
+    x = np.maximum(long_row("different") - 1.5, 0) if kind == "mostly zero" else long_row(kind)
+    places = [LONG // 3, LONG // 3 + 1]
+    expected = np.sort(x)[places]
+    monkeypatch.setattr(np, "partition", lambda *_: pytest.fail("elements were picked out"))
+    assert np.array_equal(selection._selected(x, places), expected, equal_nan=kind == "nan")
+
+
+@pytest.mark.parametrize("kind", ["different", "equal", "some nan", "bytes"])
+@pytest.mark.parametrize("dtype", [None, "float16"])
+def test_many_groups_of_places_are_found_together(kind: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = long_row(kind).astype(dtype)
+    places = [LONG * number // 9 + further for number in range(8) for further in (0, 1)]
+    monkeypatch.setattr(selection, "_between", lambda *_: pytest.fail("a pass for each"))
+    result = np.zeros_like(x)
+    select(x, 0, places, result)
+    assert np.array_equal(result[places], np.sort(x)[places], equal_nan=x.dtype.kind == "f")
+
+
 @given(st.integers(0, 2**32 - 1), st.integers(2, 60), st.integers(1, 5))
 def test_short_rows_of_all_shapes(seed: int, length: int, count: int) -> None:
     rng = np.random.default_rng(seed)

@@ -10,15 +10,16 @@ from typing import Any, Literal
 
 import numpy as np
 
+from anygpu.array.core.abstract_device import AbstractDevice
 from anygpu.array.core.arguments import arrays, bound_to, filled, ndim, same_dtype, slice_axis, to_array
 from anygpu.array.core.array import Array, device_of
 from anygpu.array.core.device import ArrayDevice
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import implements
-from anygpu.array.core.recording import apply, binary, cast, compare, constant, dtype_name, reshape, where
+from anygpu.array.core.recording import apply, binary, cast, compare, constant, dtype_name, reshape, unary, where
 from anygpu.array.functions.ranges import linspace
-from anygpu.program.dtypes import DType, is_inexact
-from anygpu.program.primitives import Flip, Gather, Reduce, Scatter, Search, product
+from anygpu.program.dtypes import KIND, DType, is_inexact
+from anygpu.program.primitives import Flip, Gather, Iota, Reduce, Scatter, Search, product
 
 Range = tuple[Any, Any] | None
 
@@ -37,7 +38,8 @@ def histogram(
     """The number of elements, or the sum of their weights, in each bin; and the edges of the bins.
 
     Without a range the bins reach from the smallest element to the largest; nothing is computed for that now. If these
-    are not finite, the edges are NaN and all bins are empty, where NumPy raises an error.
+    are not finite, or too near to each other for so many bins, the edges are NaN and all bins are empty, where NumPy
+    raises an error.
     """
     (array,) = arrays(a)
     values = _flat(array)
@@ -74,7 +76,26 @@ def _edges(values: Value, bins: Any, range_: Range, weights: Any, device: ArrayD
         raise ValueError(f"the number of bins is 1 or more, not {count}.")
     first, last = _outer_edges(values, range_, device)
     kind = _edges_dtype(values, range_) if typed else None
-    return linspace(first, last, count + 1, dtype=kind, device=device)._value  # type: ignore[no-any-return]
+    if not isinstance(first, Array):
+        with np.errstate(all="ignore"):
+            steps = np.linspace(first, last, count + 1, dtype=kind)
+        if typed and (steps[:-1] >= steps[1:]).any():
+            raise ValueError(f"the range from {first} to {last} is too narrow for {count} bins.")
+    edges: Value = linspace(first, last, count + 1, dtype=kind, device=device)._value
+    return _sound(edges, device, strictly=typed) if isinstance(first, Array) else edges
+
+
+def _sound(edges: Value, device: ArrayDevice, *, strictly: bool) -> Value:
+    """Edges of which it is known when they are computed whether they go up: if not, they are NaN.
+
+    NumPy raises an error then. So a program that stands for a function of NumPy's meets an index out of range instead.
+    """
+    count = edges.spec.shape[0] - 1
+    before, after = (slice_axis(edges, 0, begin, begin + count) for begin in (0, 1))
+    go_up = apply(Reduce("all", (0,)), compare("less" if strictly else "less_equal", before, after))
+    if type(device) is not AbstractDevice:
+        return where(go_up, edges, constant(math.nan, edges.spec.dtype))
+    return apply(Gather(0), edges, where(go_up, apply(Iota(count + 1, "int32")), constant(-1, "int32")))
 
 
 def _edges_dtype(values: Value, range_: Range) -> DType:
@@ -132,6 +153,8 @@ def _bin_of(values: Value, edges: Value, *, are_equal: bool) -> tuple[Value, Val
     count = edges.spec.shape[0] - 1
     line, points = same_dtype(edges, values)
     first, last = (reshape(slice_axis(line, 0, each, each + 1), ()) for each in (0, count))
+    if not are_equal and is_inexact(line.spec.dtype):  # nothing is beyond NaN, which given edges may end with
+        last = where(unary("isnan", last), constant(math.inf, line.spec.dtype), last)
     inside = binary("bitwise_and", compare("greater_equal", points, first), compare("less_equal", points, last))
     if not are_equal:
         position = binary("subtract", apply(Search("right"), line, points), 1)
@@ -162,19 +185,18 @@ def _counted(found: Sequence[tuple[Value, Value]], lengths: Sequence[int], heavy
 
 
 def _density(counts: Value, edges: Sequence[Value]) -> Value:
-    """Counts as a density, whose integral is 1."""
-    total = apply(Reduce("sum", tuple(builtins.range(len(edges)))), counts)
+    """Counts as a density, whose integral is 1. In float64, as in NumPy, whatever the edges are."""
+    # Small integers and bools are added without leaving their type.
+    whole = counts if is_inexact(counts.spec.dtype) else cast(counts, "float64")
+    total = apply(Reduce("sum", tuple(builtins.range(len(edges)))), whole)
     result = counts
-    for axis, line in enumerate(edges):
+    for axis, each_line in enumerate(edges):
+        line = cast(each_line, "uint8") if each_line.spec.dtype == "bool" else each_line
         length = line.spec.shape[0]
         widths = binary("subtract", slice_axis(line, 0, 1, length), slice_axis(line, 0, 0, length - 1))
         shape = tuple(length - 1 if each == axis else 1 for each in range(len(edges)))
-        result = binary("divide", result, reshape(cast(widths, _float_of(widths)), shape))
+        result = binary("divide", result, reshape(cast(widths, "float64"), shape))
     return binary("divide", result, total)
-
-
-def _float_of(value: Value) -> DType:
-    return value.spec.dtype if is_inexact(value.spec.dtype) else "float64"
 
 
 @implements(np.histogramdd)
@@ -200,8 +222,12 @@ def histogramdd(
     ]
     found = [_bin_of(column, edge, are_equal=False) for column, edge in zip(columns, edges, strict=True)]
     heavy = None if weights is None else to_array(weights, device)._value
-    counts = _counted(found, [edge.spec.shape[0] - 1 for edge in edges], heavy)
-    result = _density(counts, edges) if density else cast(counts, "float64")
+    if heavy is not None:
+        if KIND[heavy.spec.dtype] == "complex":
+            raise TypeError("the weights of points in several dimensions are real numbers.")
+        heavy = cast(heavy, "float64")
+    counts = cast(_counted(found, [edge.spec.shape[0] - 1 for edge in edges], heavy), "float64")
+    result = _density(counts, edges) if density else counts
     return Array(bound_to(result, device)), tuple(Array(bound_to(edge, device)) for edge in edges)
 
 
@@ -256,7 +282,7 @@ def bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Array:
         if ends[0] < 0:
             raise ValueError("bincount counts integers from 0; there is a negative one.")
         length = max(length, ends[1] + 1)
-    kind: DType = "int64" if weights is None else "float64"
+    kind: DType = "int64" if weights is None or not array.size else "float64"  # of nothing NumPy forgets the weights
     if weights is None:
         amounts = filled((array.size,), 1, kind)
     else:
@@ -282,20 +308,18 @@ def digitize(x: Any, bins: Any, right: bool = False) -> Array:
     line, value = same_dtype(edges._value, points._value)
     length = edges.shape[0]
     side: Literal["left", "right"] = "left" if right else "right"
-    up = apply(Search(side), line, value)
-    falls: bool | None = None
-    if not isinstance(bins, Array):
-        steps = np.asarray(bins)
-        falls = bool(length and steps[0] > steps[-1])
-        wrong = steps[:-1] < steps[1:] if falls else steps[:-1] > steps[1:]
-        if wrong.any():
-            raise ValueError("the edges must all go up, or all go down.")
-    if falls is False or length == 0:
-        return Array(up)
-    turned = apply(Search(side), apply(Flip((0,)), line), value)
-    down = binary("subtract", length, turned)
-    if falls:
-        return Array(down)
-    # Which way the edges go is known when it runs.
-    ends = [reshape(slice_axis(line, 0, each, each + 1), ()) for each in (0, length - 1)]
-    return Array(where(compare("greater", *ends), down, up))
+    if length == 0:
+        return Array(apply(Search(side), line, value))
+    if isinstance(bins, Array):
+        # Which way the edges go is known when it runs.
+        falls = compare("greater", *(reshape(slice_axis(line, 0, each, each + 1), ()) for each in (0, length - 1)))
+        up = apply(Search(side), where(falls, apply(Flip((0,)), line), line), value)
+        return Array(where(falls, binary("subtract", length, up), up))
+    steps = np.asarray(bins)
+    goes_down = bool(steps[0] > steps[-1])
+    wrong = steps[:-1] < steps[1:] if goes_down else steps[:-1] > steps[1:]
+    if wrong.any():
+        raise ValueError("the edges must all go up, or all go down.")
+    if not goes_down:
+        return Array(apply(Search(side), line, value))
+    return Array(binary("subtract", length, apply(Search(side), apply(Flip((0,)), line), value)))

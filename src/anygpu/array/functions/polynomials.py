@@ -65,7 +65,7 @@ def _periodic(at: Value, places: Value, heights: Value, period: float) -> tuple[
         raise ValueError("interp: the period must not be 0.")
     period = math.fabs(period)
     at, places = binary("remainder", at, period), binary("remainder", places, period)
-    order = apply(Argsort(0), places)
+    order = apply(Argsort(0, stable=False), places)  # which of several points at one place comes first, NumPy decides
     places, heights = apply(Gather(0), places, order), apply(Gather(0), heights, order)
     count = places.spec.shape[0]
     first, last = slice_axis(places, 0, 0, 1), slice_axis(places, 0, count - 1, count)

@@ -24,6 +24,8 @@ _MOST_PLACES = 16
 #: A long row: a sample of it tells where a place is, nearly; how many elements the sample has; and by how many standard
 #: deviations a place may be elsewhere.
 _LONG_ROW, _SAMPLE, _DEVIATIONS = 1 << 15, (2048, 65536), 3.0
+#: So many groups of neighbouring places are found one by one: each takes a pass over the row.
+_MOST_GROUPS = 5
 #: Elements of a long row that are looked at together: they are in the cache for the next look.
 _BLOCK = 1 << 16
 #: A fraction of a row by which samples step, so that their steps go with no period of the data.
@@ -99,7 +101,8 @@ def select(x: HostArray, axis: int, places: Sequence[int], result: HostArray) ->
     """Write what a sort along an axis has at some places, which are in order, to these places of the result."""
     rows = np.moveaxis(x, axis, -1)
     found = np.moveaxis(result, axis, -1)
-    if rows.shape[-1] < _LONG_ROW:
+    # NumPy compares float16 one by one, which takes longer than its partition.
+    if rows.shape[-1] < _LONG_ROW or x.dtype == np.float16:
         found[..., places] = np.partition(rows, places, axis=-1)[..., places]
         return
     for row in np.ndindex(rows.shape[:-1]):
@@ -112,6 +115,8 @@ def _selected(row: HostArray, places: Sequence[int]) -> list[Any]:
     found: dict[int, Any] = {}
     last = len(row) - 1
     ends = [0, *(at for at, (one, other) in enumerate(pairwise(places), 1) if other - one > 1), len(places)]
+    if len(ends) - 1 > _MOST_GROUPS:
+        return list(np.partition(row, places)[list(places)])
     for begin, end in pairwise(ends):
         near = list(places[begin:end])
         if near == [last]:
@@ -132,12 +137,24 @@ def _sampled(row: HostArray) -> HostArray:
     return np.sort(row[np.arange(count) * step % len(row)])
 
 
+def _run_of(row: HostArray, value: Any) -> tuple[int, int]:
+    """The first place of a value in a row if it were sorted, and how many equal elements there are."""
+    if value != value:
+        count = int(np.count_nonzero(row != row))
+        return len(row) - count, count
+    return int(np.count_nonzero(row < value)), int(np.count_nonzero(row == value))
+
+
 def _between(row: HostArray, places: Sequence[int], sample: HostArray) -> HostArray:
     """The elements at neighbouring places, among those that are between two of the sample."""
     share = len(sample) / len(row)
     margin = _DEVIATIONS * math.sqrt(len(sample)) / 2
     low = sample[max(int(places[0] * share - margin), 0)]
     high = sample[min(int(places[-1] * share + margin), len(sample) - 1)]
+    if low == high or low != low:  # picking out most of a row takes longer than NumPy's partition
+        first, count = _run_of(row, low)
+        if first <= places[0] and places[-1] < first + count:
+            return np.full(len(places), low)
     below, parts = 0, []
     for begin in range(0, len(row), _BLOCK):
         block = row[begin : begin + _BLOCK]
