@@ -207,3 +207,36 @@ def test_a_constant_that_was_warned_of_does_not_keep_calls_from_being_native() -
             offloaded(X)
     assert len(caught) == 1
     assert device() == "cpu"
+
+
+def mean_in_silence(x: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return np.nanmean(x) + x * 2
+
+
+@pytest.mark.parametrize("name", ["nanmean", "nanmax", "nanstd", "nanvar", "nanmin"])
+def test_no_mode_hides_what_numpy_says_of_empty_slices(name: str) -> None:
+    reduce = getattr(np, name)
+
+    def function(x: Any, y: Any) -> Any:
+        return reduce(x) + y * 2
+
+    decorated = ag.offload(function)
+    x = with_one(np.nan)
+    with np.errstate(all="ignore"):
+        for _ in range(6):
+            natively(decorated, x, X)
+        assert device() == "cpu"
+        for _ in range(3):
+            expected = warned(lambda: function(x * np.nan, X))
+            assert len(expected) == 1
+            assert warned(lambda: decorated(x * np.nan, X)) == expected
+
+
+def test_nor_do_those_that_the_function_sets() -> None:
+    decorated = ag.offload(mean_in_silence)
+    for _ in range(6):
+        natively(decorated, X)
+    assert device() == "cpu"
+    empty = X * np.nan
+    assert warned(lambda: decorated(empty)) == warned(lambda: mean_in_silence(empty)) != []

@@ -98,6 +98,9 @@ class Tracer(Protocol):
     #: Values of operations that may raise an error, whether they are used or not.
     may_raise: list[Value]
 
+    #: Whether something is called that warns of empty slices, whatever `np.errstate` says.
+    warns_of_slices: bool
+
     #: The first error that a function of this package raised in the place of NumPy's.
     raised: Exception | None
 

@@ -58,6 +58,12 @@ REFUSED: dict[str, str] = {
 }
 
 
+#: Functions of which Python code warns where nothing is left of a slice without its NaN: `np.errstate` hides nothing.
+_WARN_OF_SLICES = frozenset(
+    ("nanmax", "nanmin", "nanmean", "nanvar", "nanstd", "nanmedian", "nanquantile", "nanpercentile")
+)
+
+
 def load_functions(theirs: Any) -> None:
     """Import our modules until one of them has registered a function for this one of NumPy's; all, if none has it.
 
@@ -97,7 +103,11 @@ def _called(function: Any, arguments: tuple[Any, ...], options: dict[str, Any]) 
         result = ours(*arguments, **options)
         if out is not None:
             return _into(out, result, name)
-        return result if active_tracer.get() is None else note_result(function, arguments, options, result)
+        tracer = active_tracer.get()
+        if tracer is None:
+            return result
+        tracer.warns_of_slices |= name in _WARN_OF_SLICES
+        return note_result(function, arguments, options, result)
     if name in REFUSED:
         raise TypeError(f"np.{name} does not work on an anygpu Array; instead: {REFUSED[name]}.")
     return _on_host(function, name, arguments, options)

@@ -109,6 +109,7 @@ class Traced:
         "program",
         "quiet_lines",
         "returns_new",
+        "warns_of_slices",
     )
 
     #: What is computed.
@@ -119,6 +120,8 @@ class Traced:
     numbers: slice
     #: Lines on which the user has turned NumPy's warnings off.
     quiet_lines: frozenset[tuple[str, int]]
+    #: Whether NumPy may warn whatever its modes are.
+    warns_of_slices: bool
     #: Whether each array that is returned is one of its own: no argument, no view, and none of the others.
     returns_new: bool
 
@@ -132,7 +135,8 @@ class Traced:
     ) -> None:
         self.program = in_single_precision(result.program) if precision == "float32" else result.program
         self.by_value = by_value
-        self.quiet_lines = frozenset(result.tracer.quiet_lines)
+        self.warns_of_slices = result.tracer.warns_of_slices
+        self.quiet_lines = frozenset(() if self.warns_of_slices else result.tracer.quiet_lines)
         self._captures = captures
         self._reader = compiled_reader(captures)
         self._deciding = _steps_to_watched(captures)
