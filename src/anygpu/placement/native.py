@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from anygpu.array.trace.traced import NotTraceable, Traced
@@ -31,12 +32,12 @@ from anygpu.array.trace.tracing import trace
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.engines.cpu.engine import CpuExecutable, executable
+from anygpu.engines.cpu.loader import keep_fact, kept_fact
 from anygpu.errors import VALUE_NEEDED, AnyGPUError, MissingExtra
 from anygpu.placement import executing, loading
 from anygpu.placement.agreement.analysis import Flag
 from anygpu.placement.background import yielding
 from anygpu.placement.history.hints import NATIVE, hints_path, mark_of
-from anygpu.placement.kept_agreements import keep_agreement, kept_agreement
 from anygpu.placement.known import Known
 from anygpu.placement.native_calls import (
     OVERHEAD,
@@ -55,6 +56,7 @@ from anygpu.placement.native_loading import mark_native, mark_tried, unmark_trie
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.signature import signature
 from anygpu.placement.trust import (
+    NumberKind,
     Sample,
     Trust,
     code_of,
@@ -65,6 +67,7 @@ from anygpu.placement.trust import (
     number_kinds,
     sample_of,
 )
+from anygpu.program.graph import Program
 
 #: A trace is given up after so long, with a quarter of what calls have taken as long as that is little, or after such a
 #: share of it.
@@ -294,7 +297,7 @@ def _keep(
     """For the next process, which then begins with native code. What NumPy warns of is found out anew each time."""
     mark = mark_of(function)
     if hints_path(NATIVE) is not None and mark is not None and not trust.flags:
-        keep_agreement(traced.program, mark, kinds, trust, numpy=site.least, native=seconds)
+        _keep_agreement(traced.program, mark, kinds, trust, numpy=site.least, native=seconds)
         mark_native(site)
     unmark_tried(site)
 
@@ -303,7 +306,7 @@ def kept_calls(site: NativeSite, function: Callable[..., Any], traced: Traced) -
     """Native code that an earlier process has compared with NumPy, on this processor."""
     mark = mark_of(function)
     with contextlib.suppress(AnyGPUError):
-        kept = kept_agreement(traced.program, mark) if mark is not None else None
+        kept = _kept_agreement(traced.program, mark) if mark is not None else None
         if kept is not None:
             site.least = min(site.least, kept.numpy)
             native = executable(traced.program)
@@ -352,3 +355,51 @@ def _progress(task: str) -> Iterator[None]:
         timer.cancel()
         if said.is_set():
             sys.stderr.write(f"done in {readable_seconds(_clock() - begin)}.\n")
+
+
+# -- the agreement, kept for the next process beside the code itself
+
+_AGREEMENT = "agreement"
+
+
+class _Agreement(msgspec.Struct, array_like=True, frozen=True):
+    """What the first comparison has shown.
+
+    It holds for one program of one function, on this processor, as the code of this version compiles it, with this
+    NumPy.
+    """
+
+    #: The seconds of a call.
+    numpy: float
+    native: float
+    #: For each number among the inputs, its kind.
+    kinds: tuple[frozenset[str], ...]
+    #: `Trust.plain_orders`.
+    orders: tuple[tuple[int, ...] | None, ...] | None
+    #: `Trust.carries_quietly`, `Trust.makes_quietly` and `Trust.hides_quietly`.
+    carries: bool
+    makes: bool
+    hides: bool
+
+    def trust(self, program: str) -> Trust:
+        """What was known then."""
+        trust = Trust()
+        trust.recall_order(self.orders)
+        trust.begin_with_numbers(program, "cpu", self.kinds)
+        trust.carries_quietly, trust.makes_quietly, trust.hides_quietly = self.carries, self.makes, self.hides
+        return trust
+
+
+def _keep_agreement(
+    program: Program, function: bytes, kinds: Sequence[NumberKind], trust: Trust, *, numpy: float, native: float
+) -> None:
+    """Keep it for a function, which is known by its mark; not where the order of the result is special."""
+    if trust.knows_plain_order:
+        quietly = (trust.carries_quietly, trust.makes_quietly, trust.hides_quietly)
+        found = _Agreement(numpy, native, tuple(kinds), trust.plain_orders, *quietly)
+        keep_fact(_AGREEMENT, program, (function, np.__version__), found)
+
+
+def _kept_agreement(program: Program, function: bytes) -> _Agreement | None:
+    """What was kept, if all that it depends on is the same."""
+    return kept_fact(_AGREEMENT, program, (function, np.__version__), _Agreement)

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.array.deferred import calls
+from anygpu.array.deferred import operators
 from anygpu.array.deferred.recorder import Recorder
 from anygpu.array.deferred.standing_in import StandIn
 
@@ -93,8 +93,8 @@ def _converter(theirs: Callable[..., Any]) -> Callable[..., Any]:
         if not options and a._recorder.is_open and _is_called_in_python():
             if _keeps(a, dtype, order):
                 return a
-            if order in (None, "K") and not a._layout.is_number and dtype in calls.PLAIN_TYPES:
-                return a._recorder.record(calls.astype_op(np.dtype(dtype)), (a,))
+            if order in (None, "K") and not a._layout.is_number and dtype in operators.PLAIN_TYPES:
+                return a._recorder.record(operators.astype_op(np.dtype(dtype)), (a,))
         real = _real(a)
         return _viewed(theirs(real, dtype, order, **options), real)
 
@@ -118,7 +118,7 @@ def _array_of_ours(
         return None
     if copy is True:
         if order in (None, "K") and _type_is(array, dtype) and _is_called_in_python():
-            return array._recorder.record(calls.COPIED_AS_IT_LIES, (array,), 4)
+            return array._recorder.record(operators.COPIED_AS_IT_LIES, (array,), 4)
         return None
     if not (copy is None or copy is False or copy is _IF_NEEDED) or not _keeps(array, dtype, order):
         return None

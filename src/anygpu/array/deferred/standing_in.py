@@ -14,7 +14,7 @@ from weakref import ref
 
 import numpy as np
 
-from anygpu.array.deferred import calls, indices, recorder
+from anygpu.array.deferred import calls, indices, operators, recorder
 from anygpu.array.deferred.buffers import give_buffers
 from anygpu.array.deferred.layouts import Fact, Layout, Selection, layout_of
 from anygpu.array.deferred.recorder import Recorder
@@ -238,15 +238,15 @@ class StandIn:
 
     @property
     def T(self) -> Any:  # noqa: N802 - NumPy's name
-        return self._recorder.record(calls.TRANSPOSED, (self,))
+        return self._recorder.record(operators.TRANSPOSED, (self,))
 
     @property
     def mT(self) -> Any:  # noqa: N802 - NumPy's name
-        return self._recorder.record(calls.MATRIX_TRANSPOSED, (self,))
+        return self._recorder.record(operators.MATRIX_TRANSPOSED, (self,))
 
     @property
     def real(self) -> Any:
-        return self._recorder.record(calls.REAL, (self,))
+        return self._recorder.record(operators.REAL, (self,))
 
     @real.setter
     def real(self, value: Any) -> None:
@@ -255,7 +255,7 @@ class StandIn:
 
     @property
     def imag(self) -> Any:
-        return self._recorder.record(calls.IMAG, (self,))
+        return self._recorder.record(operators.IMAG, (self,))
 
     @imag.setter
     def imag(self, value: Any) -> None:
@@ -280,10 +280,10 @@ class StandIn:
         self._here(setattr, array, "flat", value)
 
     def __copy__(self) -> Any:
-        return self._recorder.record(calls.COPIED, (self,))
+        return self._recorder.record(operators.COPIED, (self,))
 
     def __deepcopy__(self, memo: Any) -> Any:
-        return self._recorder.record(calls.COPIED, (self,))
+        return self._recorder.record(operators.COPIED, (self,))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self._handed_out("it is pickled").__reduce_ex__(protocol)
@@ -395,29 +395,29 @@ def _unary(name: str, op: Any) -> None:
     setattr(StandIn, f"__{name}__", call)
 
 
-for _name, _op in calls.BINARY.items():
+for _name, _op in operators.BINARY.items():
     _binary(_name, _op)
-for _name, _op in calls.IN_PLACE.items():
+for _name, _op in operators.IN_PLACE.items():
     _in_place(_name, _op)
-for _name, _op in calls.UNARY.items():
+for _name, _op in operators.UNARY.items():
     _unary(_name, _op)
 
 
 def _power(self: StandIn, exponent: Any) -> Any:
-    op = calls.power_op(exponent)
+    op = operators.power_op(exponent)
     if op is not None:
         return self._recorder.record(op, (self,))
-    if calls.may_raise_power(self, exponent):
+    if operators.may_raise_power(self, exponent):
         value, other = self._handed_out("a power may be negative"), calls.plain(exponent, "a power may be negative")
         return self._recorder.stand_in(self._here(operator.pow, value, other))
-    return self._recorder.record(calls.POWER, (self, exponent))
+    return self._recorder.record(operators.POWER, (self, exponent))
 
 
 def _power_of(self: StandIn, base: Any) -> Any:
-    if calls.may_raise_power(base, self):
+    if operators.may_raise_power(base, self):
         value, exponent = calls.plain(base, "a power may be negative"), self._handed_out("a power may be negative")
         return self._recorder.stand_in(self._here(operator.pow, value, exponent))
-    return self._recorder.record(calls.POWER, (base, self))
+    return self._recorder.record(operators.POWER, (base, self))
 
 
 def _matmul_in_place(self: Any, other: Any) -> Any:
@@ -431,7 +431,7 @@ def _matmul_in_place(self: Any, other: Any) -> Any:
 def _power_in_place(self: Any, exponent: Any) -> Any:
     if self._layout.is_number:
         return self**exponent
-    op = calls.in_place_power_op(exponent) if self._layout.dtype.kind == "f" else None
+    op = operators.in_place_power_op(exponent) if self._layout.dtype.kind == "f" else None
     if op is not None:
         return self._recorder.record(op, (self,))
     value = self._handed_out("it is raised in place")
