@@ -251,7 +251,9 @@ def test_a_map_does_not_take_an_alarm_for_the_error_of_an_item(runtime: Runtime)
         values: list[object] = []
         way.run(lambda values=values: values.extend(each.unwrap() for each in runtime.map(np.sum, [X] * 200)))  # type: ignore[misc]
         seen += way.raised
-        assert not (way.raised and len(values) == 200)
+        # It may also come when the map is over.
+        came_inside = any("/anygpu/" in frame for frame in way.where)
+        assert not (came_inside and len(values) == 200)
     assert seen
 
 
