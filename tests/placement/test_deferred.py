@@ -603,6 +603,15 @@ def _collects_in_blocks(x: Any) -> Any:
     return y, z, w, q, seen, seen_inside, [str(each.message) for each in (*outer, *inner)]
 
 
+def _forgets_filters(x: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        y = np.sqrt(-np.abs(x) - 1) + 1
+        warnings.resetwarnings()
+        z = np.log(-np.abs(x) - 1)
+    return y, z
+
+
 def test_calls_wait_where_warnings_are_hidden() -> None:
     def hides(x: Any) -> Any:
         with warnings.catch_warnings():
@@ -621,7 +630,8 @@ def test_calls_wait_where_warnings_are_hidden() -> None:
 
 
 @pytest.mark.parametrize(
-    "function", [_warns_of_its_own, _catches, _hides_what_follows, _warns_in_blocks, _collects_in_blocks]
+    "function",
+    [_warns_of_its_own, _catches, _hides_what_follows, _warns_in_blocks, _collects_in_blocks, _forgets_filters],
 )
 def test_warnings_come_in_their_order_and_to_whom_they_came(function: Callable[..., Any]) -> None:
     ours = _deferred(function)

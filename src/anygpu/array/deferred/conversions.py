@@ -235,7 +235,7 @@ def _compute_before(theirs: Callable[..., Any], *, changes_filters: bool) -> Cal
 _of_warnings: list[tuple[Any, str, Callable[..., Any]]] = [
     (holder, name, getattr(holder, name))
     for holder, name in (
-        (warnings, "_showwarnmsg"), (warnings, "_add_filter"),
+        (warnings, "_showwarnmsg"), (warnings, "_add_filter"), (warnings, "resetwarnings"),
         (warnings.catch_warnings, "__enter__"), (warnings.catch_warnings, "__exit__"),
     )
     if hasattr(holder, name)
