@@ -77,7 +77,7 @@ def learn(begin: Begin) -> None:
 def test_the_next_process_moves_at_once_and_says_where_it_knows_that_from(begin: Begin) -> None:
     learn(begin)
     planner, function = begin()
-    receipts = went(planner, function, 12)
+    receipts = went(planner, function, 20)  # how many of the first are NumPy's depends on when the worker is open
     moved = [receipt for receipt in receipts if receipt.device == "opencl:0"]
     assert len(moved) >= 6
     assert "in earlier processes (measured just now, " in moved[0].reason
