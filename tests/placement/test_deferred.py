@@ -530,6 +530,36 @@ def test_histograms_wait(dtype: Any) -> None:
     assert receipt.reason.startswith("deferred")
 
 
+def test_a_histogram_of_what_a_mask_selects_may_be_of_nothing() -> None:
+    def spread(x: Any, at: Any) -> Any:
+        y = x * 2
+        return np.histogram(y[y > at], 5), np.histogram(y[y > at], 5, (0, 1)), np.median(y[y > 0.5])
+
+    ours = _deferred(spread)
+    x = np.random.default_rng(0).random((60, 70))
+    for at in (0.5, 0.7, 9.0, 9.0, 0.5):
+        assert _same(ours(x, at), spread(x, at))
+
+
+def test_only_fractions_are_taken_as_a_list() -> None:
+    def listed(x: Any) -> Any:
+        fractions = [10, 90.5]
+        found = [np.percentile(x * 2, fractions)]
+        fractions[0] = 50
+        found.append(np.percentile(x * 2, fractions))
+        for function in (np.sum, np.argmax, np.squeeze):
+            try:
+                found.append(function(x * 2, [0]))  # type: ignore[arg-type, call-overload, operator]
+            except TypeError as error:
+                found.append(str(error))
+        return found
+
+    ours = _deferred(listed)
+    x = np.random.default_rng(0).random((60, 70))
+    for _ in range(4):
+        assert _same(ours(x), listed(x))
+
+
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 def test_a_histogram_of_what_is_not_finite_raises_on_its_line(wrong: float) -> None:
     def spread(x: Any) -> Any:

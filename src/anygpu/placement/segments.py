@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.array.deferred.layouts import Layout
-from anygpu.array.deferred.masks import SELECTED, ones_are_harmless
+from anygpu.array.deferred.masks import SELECTED, ones_are_harmless, text_with_ones
 from anygpu.array.deferred.modes import ignores_warnings
 from anygpu.array.deferred.script import Form, Script, Structures
 from anygpu.base.own_files import blake2b
@@ -193,10 +193,8 @@ def written(script: Form, inputs: Sequence[int], constants: dict[int, Any]) -> F
             if place in unused:
                 names[place] = ""
                 continue
-            text = fact.op.text
-            if fact.op is SELECTED and takes_ones:
-                text = f"np.where({{1}}, {{0}}, {fact.layout.dtype.type(1).item()!r})"
-            text = text.format(*[names[each] for each in operands])
+            is_with_ones = fact.op is SELECTED and takes_ones
+            text = (text_with_ones(fact) if is_with_ones else fact.op.text).format(*[names[each] for each in operands])
             if fact.op.writes:
                 names[place] = names[operands[0]]
                 lines.append(text)

@@ -141,8 +141,8 @@ def call_function(
         if known is not None:
             name, count = known
             operands, rest = arguments[:count], arguments[count:]
-            if rest and type(rest[0]) is list:
-                rest = (tuple(rest[0]), *rest[1:])  # such as several percentiles: a list may change later
+            if name in _OF_FRACTIONS and rest and type(rest[0]) is list:
+                rest = (tuple(rest[0]), *rest[1:])  # a list may change later
             if function is np.empty_like:
                 # Nobody knows what is in new memory. With zeros native code and NumPy have the same in every part.
                 function, name = np.zeros_like, "zeros_like"
@@ -169,6 +169,7 @@ def _histogram(recorder: Recorder, a: Any, bins: Any = 10, range: Any = None, *o
     The counts wait. Edges are made of the least and the largest element.
     """
     is_array = type(a) is StandIn_ and not recorder.is_small(a) and a._layout.dtype.kind in "iuf"
+    is_array = is_array and type(a._layout) is not Selection  # of which there may be nothing
     if not is_array or type(bins) is not int or others or options:
         return None
     if range is None:
@@ -195,6 +196,8 @@ def _counts(bins: int, range: Any, a: Any) -> Any:
 _OF_SELECTED: dict[Any, str] = {np.mean: "mean", np.sum: "sum"}
 
 
+#: NumPy takes their fractions as a list too, and an axis of other functions not.
+_OF_FRACTIONS = frozenset(("percentile", "quantile", "nanpercentile", "nanquantile"))
 #: How many options stand before the one that lets a function sort its operand itself.
 _MOST_BEFORE_OVERWRITING = {
     "median": 2, "nanmedian": 2, "percentile": 3, "nanpercentile": 3, "quantile": 3, "nanquantile": 3,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anygpu.array.deferred.layouts import Op, Selection, is_number
+from anygpu.array.deferred.layouts import Fact, Op, Selection, is_number
 from anygpu.array.deferred.script import Form, Step
 
 if TYPE_CHECKING:
@@ -78,6 +78,12 @@ def ones_are_harmless(script: Form, constants: dict[int, Any]) -> bool:
     except (ArithmeticError, KeyError, TypeError, ValueError):
         return False  # of a number that is not known, too
     return True
+
+
+def text_with_ones(fact: Fact) -> str:
+    """What is written for elements that a mask selects, with ones in the place of the others."""
+    assert fact.layout is not None
+    return f"np.where({{1}}, {{0}}, {fact.layout.dtype.type(1).item()!r})"
 
 
 _REDUCING = frozenset(REDUCED.values())
