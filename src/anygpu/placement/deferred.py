@@ -583,7 +583,7 @@ class DeferredRun:
         counts: dict[str, int] = {}
         for why, place, calls in self._recorder.ended:
             at = "" if place is None or why.startswith("the function") else f" at {place}"
-            text = f"{calls} operations until {why}{at}"
+            text = f"{calls} operation{'s' * (calls != 1)} until {why}{at}"
             counts[text] = counts.get(text, 0) + 1
         shown = [f"{count} × {text}" if count > 1 else text for text, count in list(counts.items())[:20]]
         return "; ".join(shown) or None

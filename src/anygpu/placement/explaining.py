@@ -15,6 +15,7 @@ from anygpu.base.units import readable_seconds
 from anygpu.engines.catalogue import why_cpu_is_numpy
 from anygpu.hardware.device import CPU, Device
 from anygpu.placement.call import Call
+from anygpu.placement.history.history import counted
 from anygpu.placement.native_calls import NativeCalls
 from anygpu.placement.native_site import NativeSite
 from anygpu.placement.place_call import choose, require_what_was_asked_for
@@ -144,7 +145,7 @@ def explain_deferred(task: str, site: DeferredSite | None, segments: Segments, l
 def _line(number: int, segment: Segment) -> str:
     """A line on one segment: its operations, how often it ran, and whether as native code."""
     site = segment.site
-    head = f"segment {number}: {segment.calls} operations, {segment.count} times"
+    head = f"segment {number}: {counted(segment.calls, 'operation')}, {counted(segment.count, 'time')}"
     if site is None:
         return f"{head}, on numpy"
     if site.runs:
