@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from anygpu.placement import loading, native, native_calls, native_site
+from anygpu.calls import looking, native_site
+from anygpu.placement import loading, native, native_calls
 
 #: Calls as native code until these may skip their keys, and then between two that are compared.
 CALLS_UNTIL_QUICK, CALLS_BETWEEN_SAMPLES = 1, 4
@@ -29,7 +30,8 @@ def native_at_once(*, history: str = "off") -> Iterator[None]:
     with (
         mock.patch.dict(os.environ, {"ANYGPU_NATIVE": "on", "ANYGPU_HISTORY": history}),
         mock.patch.object(loading.native, "is_ready", True),
-        mock.patch.multiple(native_site, LEAST_FOR_NATIVE=0.0, BEFORE_NATIVE=0.0, BEFORE_ANOTHER_TRY=0.0),
+        mock.patch.object(looking, "LEAST_FOR_NATIVE", 0.0),
+        mock.patch.multiple(native_site, BEFORE_NATIVE=0.0, BEFORE_ANOTHER_TRY=0.0),
         mock.patch.multiple(native, WORTH_TRYING=math.inf, OVERHEAD=-math.inf, _trace_seconds=lambda called: math.inf),
         mock.patch.multiple(
             native_calls,
@@ -40,7 +42,7 @@ def native_at_once(*, history: str = "off") -> Iterator[None]:
             calls_between_samples=lambda *_, **__: CALLS_BETWEEN_SAMPLES,
         ),
         mock.patch.object(native_calls.Allowance, "affords_one", return_value=True),
-        mock.patch.object(native_site.NativeSite, "look_again", _at_once),
+        mock.patch.object(native_site.NativeSite, "retry_after", _at_once),
     ):
         yield
 
@@ -53,7 +55,8 @@ def tried_at_once() -> Iterator[None]:
         allowance = native_calls.Allowance()
     with (
         mock.patch.dict(os.environ, {"ANYGPU_NATIVE": "on"}),
-        mock.patch.multiple(native_site, BEFORE_NATIVE=0.0, LEAST_FOR_NATIVE=0.0),
+        mock.patch.object(looking, "LEAST_FOR_NATIVE", 0.0),
+        mock.patch.object(native_site, "BEFORE_NATIVE", 0.0),
         mock.patch.object(native_calls.Allowance, "AT_FIRST", math.inf),
         mock.patch.multiple(native_calls, OVERHEAD=-math.inf, allowance=allowance, pinned=pinned),
         mock.patch.multiple(
@@ -65,12 +68,14 @@ def tried_at_once() -> Iterator[None]:
         settle()
 
 
-def _at_once(site: native_site.NativeSite, after: float) -> None:
-    """As `NativeSite.look_again`; what would be tried later is tried with the next call but one."""
-    later(site, after if after == math.inf else 0.0)
+def _at_once(
+    of: native_site.NativeSite, factor: float, event: Any = "refused for now", reason: str | None = None
+) -> None:
+    """As `NativeSite.retry_after`; what would be tried later is tried with the next call but one."""
+    later(of, 0.0, event, reason)
 
 
-later = native_site.NativeSite.look_again
+later = native_site.NativeSite.retry_after
 
 
 def settle() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from anygpu.base.units import readable_seconds
+from anygpu.calls.native_site import NativeSite
 from anygpu.engines.catalogue import why_cpu_is_numpy
 from anygpu.hardware.device import CPU, Device
 from anygpu.placement.call import Call
 from anygpu.placement.native_calls import NativeCalls
-from anygpu.placement.native_site import NativeSite
 from anygpu.placement.place_call import choose, require_what_was_asked_for
 from anygpu.placement.plan.plan import Candidate, Plan
 from anygpu.placement.strategies import SingleDevice
@@ -44,14 +44,14 @@ def _with_native(call: Call, plan: Plan, native: NativeSite | None) -> Plan:
     candidates = [each for each in plan.candidates if each.device != CPU]
     refused = tuple(each for each in plan.refused if each.device != CPU)
     chosen, reason = plan.chosen, plan.reason
-    code = native.direct if native is not None else None
+    code = native.code if native is not None else None
     if isinstance(code, NativeCalls):
         note = code.note
         chosen, reason = CPU, note.reason
         candidates.append(Candidate(device=CPU, seconds=note.predicted, basis="measured", sentence=note.reason))
     elif (predicted := _predicted(call)) is not None:
         candidates.append(predicted)
-        if native is not None and native.is_settled:
+        if native is not None and native.life.state == "numpy":
             reason = native.note.reason
         elif predicted.seconds < min((each.seconds for each in plan.candidates), default=0.0):
             reason = f"the first calls run on numpy; {predicted.sentence}"

@@ -17,19 +17,18 @@ from anygpu.placement.history import hints
 from anygpu.placement.loading import NATIVE, native
 
 if TYPE_CHECKING:
-    from anygpu.placement.native_site import NativeSite
+    from anygpu.calls.native_site import NativeSite
 
-#: Seconds of calls before anything is spent beside calls that leave less than this of a processor idle, which lose as
-#: much time as is spent, and where Python has kept no bytecode of what is to be loaded, which takes 0.5 s then.
-_SPARE, BEFORE_COSTLY = 0.75, 1.0
+#: The share of a processor that calls have to leave idle: others lose as much time as the import takes.
+_SPARE = 0.75
 
 
-def begin_for(site: NativeSite) -> None:
-    """Begin to load what native code needs, or have the site ask again later."""
-    if site.seconds >= BEFORE_COSTLY or (_has_bytecode() and (site.is_marked or _has_spare_processor(site))):
-        begin_native(compiles=not site.is_marked, site=site)
-    else:
-        site.look_again(1.5)
+def can_load_now(site: NativeSite) -> bool:
+    """Whether importing what native code needs takes little from the calls of a site.
+
+    Without bytecode on disk the import takes 0.5 s.
+    """
+    return _has_bytecode() and (site.known_faster or _has_spare_processor(site))
 
 
 def _has_spare_processor(site: NativeSite) -> bool:

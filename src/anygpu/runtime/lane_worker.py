@@ -304,7 +304,7 @@ class LaneWorker:
             del job, call
             return
         end = clock()
-        site.host.ran_on_host(end - begin)
+        site.host.ran(end - begin)
         waited = max(0.0, self._clock() - job.submitted - (end - begin))
         self.deliver(job, value, lambda: queued_receipt(made(note), waited), end - begin)
 
