@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from anygpu.calls import looking, native_site
+from anygpu.calls import lifecycle, looking, native_site
 from anygpu.placement import loading, native, native_calls
 
 #: Calls as native code until these may skip their keys, and then between two that are compared.
@@ -45,6 +46,22 @@ def native_at_once(*, history: str = "off") -> Iterator[None]:
         mock.patch.object(native_site.NativeSite, "retry_after", _at_once),
     ):
         yield
+
+
+@contextlib.contextmanager
+def lives_recorded() -> Iterator[Counter[str]]:
+    """Count within the block how often call sites come into each state."""
+    states: Counter[str] = Counter()
+    step = lifecycle.step
+
+    def counted(life: lifecycle.Life, event: lifecycle.Event, **more: Any) -> lifecycle.Life:
+        after = step(life, event, **more)
+        if after is not life:
+            states[after.state] += 1
+        return after
+
+    with mock.patch.object(lifecycle, "step", counted):
+        yield states
 
 
 @contextlib.contextmanager
