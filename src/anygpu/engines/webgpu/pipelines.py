@@ -14,7 +14,6 @@ from typing import Any
 import wgpu
 
 from anygpu.base.lru import LRUCache
-from anygpu.engines.codegen.custom.reflected import of_naga
 from anygpu.engines.codegen.kernel import Kernel, Own
 from anygpu.engines.codegen.target import Target
 from anygpu.engines.driver import Extent
@@ -196,8 +195,7 @@ class Pipelines:
         except wgpu.GPUError as error:
             if classify(error, self._device_id) is not None:
                 raise
-            line, column, words = of_naga(str(error))
-            raise InvalidKernel(own.title, words, line=line, column=column) from error
+            raise _complaint(own.title, str(error)) from error
 
     def _refuse_what_never_fits(self, kernel: Kernel) -> None:
         """Raise `Unsupported` for more buffers, invocations or groups than the device has."""
@@ -214,6 +212,23 @@ class Pipelines:
                     self._device_id,
                     instead="Compile the program for this device's own limits, or use another device.",
                 )
+
+
+#: naga draws the place under its message: "┌─ wgsl:3:11".
+_NAGA_PLACE = re.compile(r"┌─ [^\n]*?:(\d+):(\d+)")
+_NAGA_HEAD = re.compile(r"^Shader (?:'[^\n]*?' )?(?:parsing|validation) error: ", re.MULTILINE)
+#: No message needs to be longer for a person.
+_MOST_WORDS = 4000
+
+
+def _complaint(title: str, words: str) -> InvalidKernel:
+    """The error with what naga says of a user's text, and the place in it where it names one."""
+    head = _NAGA_HEAD.search(words)
+    said = (words[head.end() :] if head is not None else words).rstrip()[:_MOST_WORDS]
+    place = _NAGA_PLACE.search(said)
+    if place is None:
+        return InvalidKernel(title, said)
+    return InvalidKernel(title, said, line=int(place[1]), column=int(place[2]))
 
 
 #: Bind groups that are kept. A program needs one for each kernel and each set of buffers that it meets.

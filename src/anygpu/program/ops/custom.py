@@ -91,8 +91,6 @@ class Custom(Primitive, frozen=True):
     shapes: Annotated[tuple[Shape, ...], msgspec.Meta(max_length=MAX_PARAMETERS)]
     #: Which of the results this node is.
     result: int = 0
-    #: Whether indices of buffers are checked while it runs.
-    checked: bool = True
     #: The byte form of a program that has the same inputs and results; empty when there is none.
     reference: bytes = b""
 
