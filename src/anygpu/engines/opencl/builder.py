@@ -347,7 +347,8 @@ class Builder:
         """Raises `InvalidProgram` with the compiler's words."""
         if kernel.group_size > self._group_limit:
             raise self._too_large(kernel, self._group_limit)
-        key = (kernel.source, kernel.name, kernel.group_size, len(kernel.bindings), len(kernel.numbers))
+        declared = (kernel.own.parameters, kernel.own.scalars) if kernel.own is not None else None
+        key = (kernel.source, kernel.name, kernel.group_size, len(kernel.bindings), len(kernel.numbers), declared)
         return OpenCLKernel(kernel, self._functions.get(key, lambda: self._function(kernel)))
 
     def _function(self, kernel: Kernel) -> KernelFunction:

@@ -105,6 +105,7 @@ def reflected_opencl(program: Any, device: Any, source: str, entry: str | None, 
         scalars=tuple(ScalarParameter(each.name, each.dtype) for each in found if not each.parts),  # type: ignore[arg-type]
         group=tuple(group) if all(group) else None,
         lengths={each.name: Length(multiple=each.parts) for each in found if each.parts > 1},
+        group_memory=kernels[chosen].get_work_group_info(cl.kernel_work_group_info.LOCAL_MEM_SIZE, device),
     )
 
 

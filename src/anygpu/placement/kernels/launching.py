@@ -239,6 +239,7 @@ class Launcher:
             groups=groups_for(grid, group),
             shapes=shapes,
             reference=to_bytes(reference, lines=False) if reference is not None else b"",
+            group_memory=self.reflected.group_memory,
         )
 
     def _recorded(self, inputs: tuple[Spec, ...], numbers: Mapping[str, int | float]) -> Program | None:

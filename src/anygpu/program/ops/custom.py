@@ -93,6 +93,8 @@ class Custom(Primitive, frozen=True):
     result: int = 0
     #: The byte form of a program that has the same inputs and results; empty when there is none.
     reference: bytes = b""
+    #: Bytes that the invocations of a group share, as they were read from the text.
+    group_memory: int = 0
 
     family = "elementwise"
     has_own_kernels = True

@@ -135,7 +135,7 @@ def refusal(op: Custom, inputs: tuple[Spec, ...], target: Target) -> str | None:
     size = product(op.group)
     if size > target.group_limit or min(op.group) < 1:
         return f"its groups have {size:,} invocations, and {target.group_limit:,} is this device's limit"
-    group_memory = reflected_of(op).group_memory if op.language == "wgsl" else 0
+    group_memory = reflected_of(op).group_memory if op.language == "wgsl" else op.group_memory
     if group_memory > target.group_memory:
         return (
             f"its groups share {group_memory:,} bytes, and {target.group_memory:,} is this device's limit for the "

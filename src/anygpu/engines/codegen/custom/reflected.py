@@ -50,7 +50,7 @@ class Reflected(msgspec.Struct, frozen=True, kw_only=True):
     group: Three | None
     #: For buffers that do not take every length.
     lengths: dict[str, Length]
-    #: Bytes that the invocations of a group share, as far as the text tells.
+    #: Bytes that the invocations of a group share.
     group_memory: int = 0
 
 
