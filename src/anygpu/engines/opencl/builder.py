@@ -385,7 +385,7 @@ class Builder:
             program = self._from_source(source, [ARGUMENT_INFO])
         except cl.Error as error:
             if device.is_refusal_of_a_kernel(error):
-                raise _complaint(title, str(error)) from error
+                raise complaint_of_clang(title, str(error)) from error
             raise
         return reflected_opencl(program, self._device, source, entry, title)
 
@@ -434,7 +434,7 @@ class Builder:
     def _refusal(self, kernel: Kernel, error: cl.Error) -> InvalidProgram | InvalidKernel:
         """The error for a kernel that the compiler refuses, with its words."""
         if kernel.own is not None:
-            return _complaint(kernel.own.title, str(error))
+            return complaint_of_clang(kernel.own.title, str(error))
         return InvalidProgram(
             f"The OpenCL compiler of {self._name} refuses kernel {kernel.name}. It was not run; if the kernel is not "
             f"your own, please report this.\n{error}\n{kernel.source}"
@@ -463,7 +463,7 @@ _CLANG = re.compile(
 _MOST_WORDS = 4000
 
 
-def _complaint(title: str, words: str) -> InvalidKernel:
+def complaint_of_clang(title: str, words: str) -> InvalidKernel:
     """The error with what Clang says of a user's text: the first place, and all messages, each with its own."""
     found = list(_CLANG.finditer(words))
     if not found:

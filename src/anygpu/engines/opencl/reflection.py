@@ -33,7 +33,7 @@ _ELEMENTS: dict[str, DType] = {
     "half": "float16",
 }
 _SCALARS = ("int", "uint", "long", "ulong", "float", "double", "half")
-_TYPE = re.compile(r"(\w+?)(2|3|4|8|16)?(\*?)")
+_TYPE = re.compile(r"([\w ]+?)(2|3|4|8|16)?(\*?)")
 #: Bytes that an array's first element is surely aligned to.
 _ALIGNED = 16
 
@@ -65,6 +65,8 @@ def _argument(compiled: Any, number: int, title: str) -> Argument:
         compiled.get_arg_info(number, each)
         for each in (asked.NAME, asked.TYPE_NAME, asked.ADDRESS_QUALIFIER, asked.TYPE_QUALIFIER)
     )
+    # PoCL renames its built-in functions by macros, and with them parameters of the same names, such as `length`.
+    name = name.removeprefix("_cl_")
     found = _TYPE.fullmatch(type)
     element, parts, star = (found[1], int(found[2] or 1), found[3]) if found is not None else ("", 1, "")
     if element in _SCALARS and parts == 1 and not star:

@@ -200,7 +200,7 @@ class Pipelines:
         except wgpu.GPUError as error:
             if classify(error, self._device_id) is not None:
                 raise
-            raise _complaint(own.title, str(error)) from error
+            raise complaint_of_naga(own.title, str(error)) from error
 
     def _refuse_what_never_fits(self, kernel: Kernel) -> None:
         """Raise `Unsupported` for more buffers, invocations or groups than the device has."""
@@ -226,7 +226,7 @@ _NAGA_HEAD = re.compile(r"^Shader (?:'[^\n]*?' )?(?:parsing|validation) error: "
 _MOST_WORDS = 4000
 
 
-def _complaint(title: str, words: str) -> InvalidKernel:
+def complaint_of_naga(title: str, words: str) -> InvalidKernel:
     """The error with what naga says of a user's text, and the place in it where it names one."""
     head = _NAGA_HEAD.search(words)
     said = (words[head.end() :] if head is not None else words).rstrip()[:_MOST_WORDS]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -184,8 +185,10 @@ class Kernel:
             raise problem.for_kernel(title, self.source) from None
         if self._device is not None:
             return reflected_by_compiler(self._device, source, entry, title, timeout)
+        found = re.search(r"kernel\b[^;{]*?\bvoid\s+(\w+)\s*\(", source)
+        entry = entry or (found[1] if found is not None else "kernel")
         return Reflected(
-            language=language, entry=entry or "kernel", source=source, parameters=(), scalars=(), group=None, lengths={}
+            language=language, entry=entry, source=source, parameters=(), scalars=(), group=None, lengths={}
         )
 
     # -- facts

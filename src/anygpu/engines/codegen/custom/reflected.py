@@ -141,7 +141,7 @@ def with_updates(found: Reflected, title: str, updates: Sequence[str]) -> Reflec
 # -- the values of OpenCL C's #defines
 
 
-_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?!\()((?:[^\\\n]|\\.|\\\r?\n)*)$", re.MULTILINE)
+_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\b(?!\()((?:(?!/[/*])[^\\\n]|\\\r?\n)*)", re.MULTILINE)
 #: A literal of type double.
 _DOUBLE = re.compile(r"(?:\d\.\d*|\.\d+)(?![\d.]*f)", re.IGNORECASE)
 
@@ -158,7 +158,7 @@ def with_defines(source: str, given: Mapping[str, ConstantNumber]) -> str:
         if name not in given:
             return found[0]
         kept = found[0][: found.start(2) - found.start()]
-        return f"{kept} {_spelled(name, before, given[name])}" + " \\\n" * before.count("\n")
+        return f"{kept} {_spelled(name, before, given[name])} " + "\\\n" * before.count("\n")
 
     return _DEFINE.sub(replaced, source)
 

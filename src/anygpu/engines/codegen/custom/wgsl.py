@@ -296,9 +296,10 @@ def _blank(text: str, start: int, stop: int) -> str:
 def parts_of(text: str, at: int) -> Iterator[tuple[str, int]]:
     """The parts between commas outside of brackets, each with its place. A trailing comma is allowed."""
     depth = first = 0
-    for place, character in enumerate(f"{text},"):
+    # A shift to the left opens nothing; two closing brackets look like one to the right.
+    for place, character in enumerate(f"{text.replace('<<', '  ')},"):
         depth += (character in "(<[") - (character in ")>]")
-        if character == "," and depth <= 0:
+        if character == "," and (depth <= 0 or place == len(text)):
             part = text[first:place]
             if part.strip():
                 yield part.strip(), at + first + len(part) - len(part.lstrip())
@@ -396,7 +397,9 @@ def resources_of(module: Module, function: WGSLFunction) -> list[WGSLVariable]:
             raise Unreadable(f"{name} is in another group: put all of them into @group(0).", group.start())
         number = module.number(binding[2] or "", binding.start())
         if number in found:
-            raise Unreadable(f"{name} and {found[number].name} are both at one binding. Renumber one.", binding.start())
+            raise Unreadable(
+                f"{name} and {found[number].name} are both at binding {number}. Renumber one.", binding.start()
+            )
         found[number] = variable
     return [found[number] for number in sorted(found)]
 
@@ -411,9 +414,11 @@ def buffer_of(module: Module, variable: WGSLVariable) -> WGSLBuffer:
             raise Unreadable(f"the type of {name}'s elements is missing: array<f32>.", at)
         fixed = None
         if len(type.arguments) > 1:
-            fixed = module.number(type.arguments[1], at)
+            place = at + max(variable.type.strip().find(type.arguments[1]), 0)
+            fixed = module.number(type.arguments[1], place)
             if not fixed:
-                raise Unreadable("0 is not a number of elements.", at)
+                raise Unreadable("0 is not a number of elements.", place)
+        at += max(variable.type.strip().find(type.arguments[0]), 0)
         type = module.type(type.arguments[0], at)
     inner = type.arguments[0] if type.arguments else ""
     if type.name == "vec3":
