@@ -2,7 +2,7 @@
 
 Three things are tried. *Sources*: good kernels of both languages with their text mutated, by bytes and by words; what
 still compiles is run in the child, and in WGSL what is right even then, beside the caller's arrays. *Indices*: reads
-and writes in WGSL at random indices, near and far, before and behind, of arrays that lie between sentinels on one device.
+and writes in WGSL at random indices, near and far, before and behind, of arrays that lie between sentinels.
 *Traps*: endless loops, too much memory for a group, wrong types, broken text. Only typed errors may come out, no
 sentinel may change, and no child may be left at the end. OpenCL C promises nothing of indices out of bounds, so its
 mutants stay in the child. A mutant that hangs costs a deadline, so theirs is short.

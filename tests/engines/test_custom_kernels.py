@@ -688,7 +688,8 @@ def test_too_large_groups_and_too_much_memory_name_the_limit(opened: Running) ->
         memory = with_line(name, "    t[0] = 1.0;") + f"var<workgroup> t: array<f32, {target.group_memory}>;\n"
     else:
         large = with_line(name, "").replace("__kernel", "__kernel __attribute__((reqd_work_group_size(256, 64, 1)))")
-        memory = with_line(name, f"    __local float t[{target.group_memory}]; t[0] = 1;")
+        use = "t[x[0] > 0] = 1; barrier(CLK_LOCAL_MEM_FENCE); out[1] = t[x[1] > 0];"
+        memory = with_line(name, f"    __local float t[{target.group_memory}]; {use}")
     for source, limit in ((large, target.group_limit), (memory, target.group_memory)):
         with pytest.raises(InvalidKernel, match=f"{limit:,}"):
             compiled(opened, source, group=(1, 1, 1))
