@@ -18,7 +18,6 @@ from anygpu.array.core.arguments import spec_of
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines import Isolation
-from anygpu.engines.codegen.custom.reflected import Reflected
 from anygpu.engines.host_arrays import HOST_DTYPES, HostArrays
 from anygpu.engines.protocol import DirectRun, Executable, Lack, Lists, Memory, ProgramEngine, RunsDirectly
 from anygpu.errors import DeviceLost, DevicePoisoned, InvalidOption
@@ -112,10 +111,6 @@ class ThreadWorker:
                 return self._executor.supports(program)
 
         return self._lacks.get(program.key, ask)
-
-    def reflected(self, source: str, entry: str | None, title: str) -> Reflected:
-        with self._lock, self._use:
-            return self._executor.reflected(source, entry, title)
 
     def prepare(self, program: Program) -> float:
         with self._lock, self._use:

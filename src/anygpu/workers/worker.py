@@ -25,7 +25,6 @@ from anygpu.program.primitives import Spec
 from anygpu.receipts.receipt import Account, DriverWork, HostOperation, NetworkUse, Phases
 
 if TYPE_CHECKING:
-    from anygpu.engines.codegen.custom.reflected import Reflected
     from anygpu.workers.child_process import Child
 
 
@@ -148,9 +147,6 @@ class Worker(Protocol):
 
     def supports(self, program: Program) -> list[Lack]:
         """The operations of the program that the device lacks, cached by the program's key."""
-
-    def reflected(self, source: str, entry: str | None, title: str) -> Reflected:
-        """What a user's kernel takes, where the device's own compiler has to read its text."""
 
     def prepare(self, program: Program) -> float:
         """Compile it, so that the next run does not have to: the seconds that took."""

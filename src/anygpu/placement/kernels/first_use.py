@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -60,6 +60,9 @@ from anygpu.program.graph import Program, Recorder
 from anygpu.program.ops.custom import SPOKEN, Custom, Language, Parameter
 from anygpu.program.primitives import Spec, Unary
 from anygpu.workers.worker import Worker, open_worker
+
+if TYPE_CHECKING:
+    from anygpu.workers.process import ProcessWorker
 
 # -- children in which a user's kernel is compiled and run for the first time: whatever it does there harms no one else
 #
@@ -114,7 +117,11 @@ class Sandboxes:
 
     def reflected(self, device: Device, source: str, entry: str | None, kernel: str, timeout: float) -> Reflected:
         """What the kernel takes. Raises `InvalidKernel` with what the compiler says."""
-        return self._do(device, kernel, timeout, "was read", lambda worker: worker.reflected(source, entry, kernel))
+
+        def read(worker: Worker) -> Reflected:
+            return cast("ProcessWorker", worker).reflected(source, entry, kernel)
+
+        return self._do(device, kernel, timeout, "was read", read)
 
     def compile(self, device: Device, program: Program, kernel: str, timeout: float) -> None:
         """Raises `InvalidKernel` with what the compiler says, and `DeviceHung` where it says nothing in time."""
