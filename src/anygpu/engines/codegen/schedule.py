@@ -14,7 +14,7 @@ import msgspec
 
 from anygpu.engines.codegen.attention import attention_kernel, decomposed, tilings_of
 from anygpu.engines.codegen.convolutions import Convolution, contract_tilings, convolution_kernel, convolutions_in
-from anygpu.engines.codegen.custom.lowering import KernelLaunch, checks_of, launch_kernel, launches_in, with_copies
+from anygpu.engines.codegen.custom.lowering import launch_kernel, launches_in, with_copies
 from anygpu.engines.codegen.grouping import Group, grouped, row_sizes
 from anygpu.engines.codegen.index import last_long_axis
 from anygpu.engines.codegen.kernel import Check, Kernel, KernelChoice, Output, Schedule, Slot, identifier, renumbered
@@ -116,7 +116,7 @@ class _Scheduler:
         self.chosen = chosen
         self.choices: list[KernelChoice] = []
         self.convolutions: dict[int, Convolution] = {}
-        self.launches: dict[int, KernelLaunch] = {}
+        self.launches = launches_in(program)
         #: Nodes that a launch for another one makes as well.
         self.made: set[int] = set()
         self.names = buffer_names(program)
@@ -153,7 +153,7 @@ class _Scheduler:
             if base not in self.stored and not isinstance(program.nodes[base].op, Input):
                 self._declare(base, program.specs[base], "output")
         parts = {root: parts_for(program, target, root) for root in roots if is_row_reduction(program, root, target)}
-        self._plan_checks(roots)
+        self._plan_checks()
         self._make_all(trimmed, roots, parts)
         outputs = tuple(self._output(output, *aliases[output]) for output in program.outputs)
         return Schedule(
@@ -253,7 +253,7 @@ class _Scheduler:
 
     # -- rules that values can break
 
-    def _plan_checks(self, roots: Sequence[int]) -> None:
+    def _plan_checks(self) -> None:
         """Number the rules that values can break, and give each its word in the status buffer.
 
         Indices that are surely in range, and exponents that are surely not negative, need none.
@@ -264,12 +264,6 @@ class _Scheduler:
                 self._add_check(position, Check(len(self.checks), "index", program.specs[inputs[0]].shape[op.axis]))
             elif self._may_be_a_negative_power(position):
                 self._add_check(position, Check(len(self.checks), "negative_power"))
-        self.launches = launches_in(program)
-        for position, launch in self.launches.items():
-            if position == min(launch.nodes.values()) and any(node in roots for node in launch.nodes.values()):
-                launch.first_word = len(self.checks)
-                for check in checks_of(launch, program, self.target):
-                    self._add_check(position, msgspec.structs.replace(check, number=len(self.checks)))
 
     def _may_be_a_negative_power(self, position: int) -> bool:
         """Whether a node raises signed integers to exponents that may be negative."""
@@ -371,14 +365,7 @@ class _Scheduler:
             launch = self.launches[node]
             self.made.update(launch.nodes.values())
             self.steps.append(
-                launch_kernel(
-                    launch,
-                    self.program,
-                    self.target,
-                    slot_of=self.slot_of,
-                    new_slot=self.new_slot,
-                    status=self.status,
-                )
+                launch_kernel(launch, self.program, self.target, slot_of=self.slot_of, new_slot=self.new_slot)
             )
 
     def _pick(self, name: str, candidates: Sequence[msgspec.Struct], kind: type[TunedSizes]) -> TunedSizes:

@@ -1,4 +1,4 @@
-"""Checked OpenCL C kernels on a device: what they may do works, and memory that they do not fill is 0."""
+"""A kernel in OpenCL C with much of the language in it: macros, tables, structs, vectors, atomic functions."""
 
 from __future__ import annotations
 
@@ -9,41 +9,10 @@ import pytest
 
 import anygpu as ag
 
-FILLED = """
-__kernel __attribute__((reqd_work_group_size(16, 1, 1))) void fill(__global const int *x, __global int *y) {
-    __local int shared[1024];
-    int own[64];
-    for (int j = 0; j < 64; j++) { own[j] = x[0] + j; shared[get_local_id(0) * 64 + j] = x[0]; }
-    barrier(CLK_LOCAL_MEM_FENCE);
-    y[get_global_id(0)] = own[x[1]] + shared[1023 - get_local_id(0)];
-}
-"""
-UNFILLED = """
-struct Pair { int first; float4 second; };
-__kernel __attribute__((reqd_work_group_size(16, 1, 1))) void show(__global const int *x, __global int *y) {
-    int own[64], one;
-    struct Pair pair, pairs[3];
-    float4 vectors[5];
-    if (x[2] == 7) return;
-    __local int shared[1024], alone;
-    __local uchar bytes[3];
-    int sum = own[x[1]] | one | shared[get_local_id(0) * 64 + x[1]] | alone | bytes[x[1] & 1];
-    y[get_global_id(0)] = sum | pair.first | pairs[x[1] & 1].first | (int)vectors[x[1] & 3].y;
-}
-"""
-
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ANYGPU_CACHE_DIR", str(tmp_path))
-
-
-def test_memory_that_a_kernel_does_not_fill_is_zero() -> None:
-    fill, show = (ag.Kernel(text, results=lambda x: (64,)) for text in (FILLED, UNFILLED))
-    x = np.array([0x2A2A2A2A, 5, 0, 0], np.int32)
-    for _ in range(5):
-        assert (np.asarray(ag.run(fill, x, on="opencl").value) != 0).all()
-        assert not np.asarray(ag.run(show, x, on="opencl").value).any()
 
 
 MANY = """
@@ -73,7 +42,7 @@ __kernel void many(__global const float *a, __global float *y, __global int *cou
 """
 
 
-def test_what_is_allowed_works() -> None:
+def test_whatever_the_compiler_takes_works() -> None:
     def meant(a: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         sums = (a.reshape(-1, 4) * np.array([1, 2, 3, 4], np.float32)).sum(axis=1)
         added = np.zeros(2, np.int32)
@@ -86,12 +55,3 @@ def test_what_is_allowed_works() -> None:
     found, counted = ag.run(kernel, a, counts, on="opencl").value
     np.testing.assert_allclose(found, meant(a, counts)[0])
     np.testing.assert_array_equal(counted, [21, 15])
-
-
-def test_a_vector_of_another_type_does_not_widen_a_store() -> None:
-    """Of vstore4 there is one for doubles, too, which a compiler would take with a pointer to floats."""
-    text = """
-__kernel void wide(__global const float *a, __global float *y) { vstore4((double4)(1), get_global_id(0), y); }
-"""
-    with pytest.raises(ag.errors.InvalidKernel):
-        ag.run(ag.Kernel(text, grid=lambda a: (a[0] // 4,)), np.zeros(64, np.float32), on="opencl", fallback="raise")
