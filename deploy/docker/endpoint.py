@@ -4,11 +4,11 @@ import os
 
 import anygpu as ag
 from anygpu import fleet
-from $module import $function
+from service import score  # your module and function
 
 with fleet.connect(os.environ["RAY_ADDRESS"]) as cluster:
     ag.serve(
-        {"$function": $function},
+        {"score": score},
         runtime=cluster,
         host=os.environ["ANYGPU_HOST"],
         port=8000,
