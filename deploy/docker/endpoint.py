@@ -2,9 +2,10 @@
 
 import os
 
+from service import score  # your module and function
+
 import anygpu as ag
 from anygpu import fleet
-from service import score  # your module and function
 
 with fleet.connect(os.environ["RAY_ADDRESS"]) as cluster:
     ag.serve(
