@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anygpu.placement import loading, native_loading
+from anygpu.placement import loading
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.history.hints import NATIVE, change_marks
 from anygpu.placement.known import note_of_new
@@ -187,9 +186,3 @@ def test_the_reason_of_calls_without_planning_holds_for_the_last_of_them() -> No
     assert planned.host.note.reason == "numpy takes 10 µs per call (decided at call 0 for the next 1,000 calls)."
     planned.host.skip_planning_for(2, "numpy takes 10 µs per call.")
     assert planned.host.note.reason == "numpy takes 10 µs per call."
-
-
-def test_what_segments_need_can_be_loaded() -> None:
-    # A module of another name would keep native code from all segments, and say nothing.
-    for name in native_loading._FUNCTIONS.split():
-        importlib.import_module(name)

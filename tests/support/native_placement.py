@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from anygpu.placement import background, loading, native, native_calls, native_site
+from anygpu.placement import loading, native, native_calls, native_site
 
 #: Calls as native code until these may skip their keys, and then between two that are compared.
 CALLS_UNTIL_QUICK, CALLS_BETWEEN_SAMPLES = 1, 4
@@ -29,8 +29,6 @@ def native_at_once(*, history: str = "off") -> Iterator[None]:
     with (
         mock.patch.dict(os.environ, {"ANYGPU_NATIVE": "on", "ANYGPU_HISTORY": history}),
         mock.patch.object(loading.native, "is_ready", True),
-        mock.patch.object(loading.segments, "is_ready", True),
-        mock.patch.object(background, "pause"),
         mock.patch.multiple(native_site, LEAST_FOR_NATIVE=0.0, BEFORE_NATIVE=0.0, BEFORE_ANOTHER_TRY=0.0),
         mock.patch.multiple(native, WORTH_TRYING=math.inf, OVERHEAD=-math.inf, _trace_seconds=lambda called: math.inf),
         mock.patch.multiple(
@@ -62,8 +60,6 @@ def tried_at_once() -> Iterator[None]:
             native, WORTH_TRYING=math.inf, _trace_seconds=lambda called: 60.0, allowance=allowance, pinned=pinned
         ),
         mock.patch.object(loading.native, "is_ready", True),
-        mock.patch.object(loading.segments, "is_ready", True),
-        mock.patch.object(background, "pause"),
     ):
         yield
         settle()

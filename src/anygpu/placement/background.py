@@ -4,7 +4,7 @@
 - `Pace` bounds what they take. Exploring is worth its processor time only for calls to come, and how many there will be
   is not known. So it may take a share of the time that calls have taken so far, in this process and in earlier ones: a
   function that is called for a second in one process and never again is left alone.
-- `yielding` shortens Python's switch interval while a thread of anygpu runs Python code; `at_leisure` pauses after it.
+- `yielding` shortens Python's switch interval while a thread of anygpu runs Python code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import contextlib
 import os
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -208,8 +207,6 @@ class Pace:
 #: Python's lock goes back to the calls after so long, where 5 ms are usual: those with many short operations would
 #: otherwise wait 5 ms for each of them.
 _SWITCH_SECONDS = 2e-4
-#: Work at leisure takes such a share of one processor's time; and the longest pause after it, in seconds.
-_LEISURE_SHARE, _LONGEST_PAUSE = 0.25, 0.5
 
 
 class _Switching:
@@ -263,23 +260,6 @@ def yielding() -> Iterator[None]:
         yield
     finally:
         switching.put_back()
-
-
-@contextlib.contextmanager
-def at_leisure(operation: float = 0.0) -> Iterator[None]:
-    """As `yielding`, for work that is not urgent: a pause follows the block, so that calls lose little time to it.
-
-    Calls of NumPy of `operation` seconds each run without Python's lock, and lose only what they wait for it between
-    two of them: the longer they are, the shorter the pause.
-    """
-    begin = time.thread_time()
-    with yielding():
-        yield
-    waiting = _SWITCH_SECONDS / (_SWITCH_SECONDS + operation)
-    pause(min((time.thread_time() - begin) * waiting / _LEISURE_SHARE, _LONGEST_PAUSE))
-
-
-pause = time.sleep
 
 
 def _in_child() -> None:

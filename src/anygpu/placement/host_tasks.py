@@ -19,13 +19,11 @@ _clock = time.perf_counter
 def run_on_host(call: Call) -> tuple[Any, Note | Repeated | Receipt]:
     """Run a task whose place is the processor; what it returns, and what its receipt is made from.
 
-    It goes the way of a decorated function's call: deferred if the option says so, else native code once that was
-    compiled and compared. Who runs the task publishes the receipt, and tells of errors.
+    It goes the way of a decorated function's call: native code once that was compiled and compared. The caller
+    publishes the receipt, and reports errors.
     """
     token = of_task.set(call.function)
     try:
-        if call.deferred is not None:
-            return tuple(call.deferred.run(*call.arguments, **call.keywords))
         site = native_site(call)
         if site is None:
             begin = _clock()

@@ -20,9 +20,6 @@ PLANNING = "anygpu.placement.place_call"
 #: The module that places native code, which needs neither devices nor plans.
 NATIVE = "anygpu.placement.native"
 
-#: The module that has native code for segments of deferred calls tried.
-SEGMENTS = "anygpu.placement.segment_trial"
-
 #: Whoever forks in the middle of an import of their own may keep the thread waiting.
 _PATIENCE = 5.0
 
@@ -62,7 +59,7 @@ class Loading:
         from anygpu.placement.background import yielding
 
         # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.
-        with contextlib.suppress(Exception), yielding(), _with_numpys_own():
+        with contextlib.suppress(Exception), yielding():
             if first is not None:
                 first()
             importlib.import_module(self._module)
@@ -71,23 +68,15 @@ class Loading:
                 self.is_ready = True
 
 
-def _with_numpys_own() -> contextlib.AbstractContextManager[None]:
-    """Where calls are deferred, let what is loaded find NumPy's own functions, and not those that stand in for them."""
-    conversions = sys.modules.get("anygpu.array.deferred.conversions")
-    unconverted = getattr(conversions, "unconverted", None)
-    return contextlib.nullcontext() if unconverted is None else unconverted()
-
-
 planning = Loading(PLANNING, "place")
 native = Loading(NATIVE, "prepare")
-segments = Loading(SEGMENTS, "try_segment")
 
 is_loaded, begin, is_under_way = planning.is_done, planning.begin, planning.is_under_way
 
 
 def _finish() -> None:
     """Before a fork: wait for the threads, at most `_PATIENCE` seconds each."""
-    for which in (planning, native, segments):
+    for which in (planning, native):
         for each in which.threads:  # which may become more meanwhile
             each.join(_PATIENCE)
 

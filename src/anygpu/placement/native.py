@@ -29,11 +29,10 @@ import numpy as np
 
 from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
-from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.engines.cpu.engine import CpuExecutable, executable
 from anygpu.engines.cpu.loader import keep_fact, kept_fact
-from anygpu.errors import VALUE_NEEDED, AnyGPUError, MissingExtra
+from anygpu.errors import AnyGPUError, MissingExtra
 from anygpu.placement import executing, loading
 from anygpu.placement.agreement.analysis import Flag
 from anygpu.placement.background import yielding
@@ -144,16 +143,11 @@ def traced_for(site: NativeSite, call: Called, seconds: float | None) -> tuple[T
         traced = contextvars.copy_context().run(_listening, heard, tracing)
     if isinstance(traced, NotTraceable):
         why = f"it cannot be traced: {traced.reason.rstrip('.')}."
-        if known.options.deferred:
-            why = site.note.reason  # why its calls are plain ones: deferred ones would need no trace
-        elif VALUE_NEEDED in traced.reason:
-            why += " With offload(deferred=True) it can run as it is."
         if traced.for_now or traced.error is not None:
             site.stay(why)
             site.look_again(2.0)
         else:
             stay(site, why)
-            events.cannot_trace(site, f"it cannot be traced: {traced.reason.rstrip('.')}.")
         return None, frozenset()
     if traced.by_value:
         _move(site, known, traced.by_value, call)

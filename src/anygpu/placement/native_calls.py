@@ -73,8 +73,6 @@ _MOST_CHANGES = 12
 #: So many calls in a row with values that native code cannot use take longer than calls of the function alone.
 _MOST_REFUSED = 8
 
-#: The module of functions that are segments of deferred calls.
-SEGMENT = "anygpu.segment"
 _NO_KEYWORDS: dict[str, Any] = {}
 #: In place of a value: the call goes on as native code.
 _GO_ON: Any = object()
@@ -425,10 +423,7 @@ def on_numpy(site: NativeSite, call: Called, why: str | None = None) -> Any:
     ready = _clock()
     try:
         with executing.Executing():
-            if site.runs_as_is:
-                value = call.function(*call.arguments, **call.keywords)
-            else:
-                value = site.call_on_host(call.function, call.arguments, call.keywords)  # type: ignore[attr-defined]
+            value = call.function(*call.arguments, **call.keywords)
     except BaseException as error:
         publish_failure(note.task, error, call.begin, call.function)
         raise
@@ -439,9 +434,7 @@ def on_numpy(site: NativeSite, call: Called, why: str | None = None) -> Any:
 
 
 def published(note: Note, call: Called, value: Any) -> None:
-    """Leave the note of a call, or its receipt where somebody listens; segments of a call leave none."""
-    if call.function.__module__ == SEGMENT:
-        return
+    """Leave the note of a call, or publish its receipt if there are listeners."""
     if events.calls or _listening():
         publish(made(note), (call.function, call.arguments, call.keywords, value))
     else:

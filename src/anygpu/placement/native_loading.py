@@ -8,15 +8,13 @@ import importlib.util
 import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from anygpu.base.this_process import usable_processors
-from anygpu.placement.background import at_leisure, yielding
+from anygpu.placement.background import yielding
 from anygpu.placement.history import hints
-from anygpu.placement.loading import NATIVE, native, segments
+from anygpu.placement.loading import NATIVE, native
 
 if TYPE_CHECKING:
     from anygpu.placement.native_site import NativeSite
@@ -93,26 +91,6 @@ def _trace_something() -> None:
     importlib.import_module("anygpu.placement.agreement.analysis")
     importlib.import_module("anygpu.placement.agreement.comparison")
     trace_small()
-
-
-#: What tracing loads when it first meets functions of NumPy's.
-_FUNCTIONS = """
-anygpu.array.functions.creation anygpu.array.functions.concatenation anygpu.array.functions.selection
-anygpu.array.functions.products anygpu.array.functions.ranges anygpu.array.functions.sorting
-anygpu.array.functions.numeric anygpu.program.wire anygpu.placement.automatic_deferral numpy.ma
-"""
-
-
-def begin_segments(*, soon: bool) -> None:
-    """Begin to load what tries native code for segments: `soon`, or little by little where nobody has asked for it."""
-    segments.begin(partial(_load_functions, yielding if soon else at_leisure))
-
-
-def _load_functions(how: Callable[[], AbstractContextManager[None]]) -> None:
-    """Load all that is needed later, so that neither a call nor a trial beside it has to."""
-    for each in _FUNCTIONS.split():
-        with how():
-            importlib.import_module(each)
 
 
 # -- marks for the next process

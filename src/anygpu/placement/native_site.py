@@ -42,7 +42,6 @@ class NativeSite:
         "paid",
         "seconds",
         "skip_planning",
-        "trial",
         "tries",
     )
 
@@ -56,8 +55,6 @@ class NativeSite:
         self.note = note
         #: What runs the next call in place of NumPy: native code, or a trial of it.
         self.direct: Callable[..., Any] | None = None
-        #: What is tried next where native code is not.
-        self.trial: Callable[..., Any] | None = None
         self.skip_planning = sys.maxsize
         #: Of calls on NumPy: how many, what they took together, and the quickest of them.
         self.calls, self.seconds, self.least = 0, 0.0, math.inf
@@ -89,13 +86,6 @@ class NativeSite:
         if self.seconds >= self._next_look:
             self._look()
 
-    def ran_elsewhere(self, seconds: float, calls: int = 1) -> None:
-        """Calls took so long of which nothing says what one takes NumPy."""
-        self.calls += calls
-        self.seconds += seconds
-        if self.seconds >= self._next_look:
-            self._look()
-
     def use(self, native: Callable[..., Any]) -> None:
         """This runs the calls from now on. Any thread may say so."""
         self.direct, self.skip_planning, self.is_tried = native, 0, False
@@ -111,7 +101,7 @@ class NativeSite:
         elif self.least < _SHORT and loading.native.is_under_way() and not self.is_marked:
             pass  # tracing beside that would take twice as long, and the next calls will come soon
         elif self.direct is None:
-            self.direct, self.skip_planning = self.trial or self.begin_trial(), 0
+            self.direct, self.skip_planning = self.begin_trial(), 0
 
     def begin_trial(self) -> Callable[..., Any]:
         """What runs the next call: it tries native code."""
@@ -124,10 +114,6 @@ class NativeSite:
         self._next_look, self.is_tried = after * self.seconds, False
         # In this order: a call on another thread that finds nothing to run it is not planned instead.
         self.skip_planning, self.direct = sys.maxsize, None
-
-    def try_later(self, trial: Callable[..., Any], seconds: float) -> None:
-        """Have the next call after so many seconds of calls run by a trial of something else than native code."""
-        self.trial, self._next_look = trial, seconds
 
     def wait(self) -> None:
         """Until a trial has ended, calls run as they are."""

@@ -336,10 +336,6 @@ def _found(module: str | None, name: str) -> Any:
 
 def _restored(function: Callable[..., Any], options: Options) -> Any:
     """The offloaded form of a function with some options."""
-    if options.deferred:
-        from anygpu.placement.deferred import Deferred
-
-        return Deferred(function, options)
     return Offloaded(function, options)
 
 

@@ -224,7 +224,7 @@ class LaneWorker:
     def run_alone(self, lane: Lane, job: Job) -> None:
         """Run one job, and deliver its result, its error, or the job to where it is tried next."""
         call, site, planner = job.call, job.call.site, self._planner
-        if lane.name == "numpy" and (site.host.skip_planning > 0 or call.deferred is not None) and job.forced is None:
+        if lane.name == "numpy" and site.host.skip_planning > 0 and job.forced is None:
             if self.begin(job, _AT_HOME, _STARTED_AT_HOME):
                 self._run_settled(job)
             del job, call  # as below

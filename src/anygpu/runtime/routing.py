@@ -133,7 +133,7 @@ class Routing:
         engine = site.options.engine
         if engine is not None:
             return Route(engine, site.chooser.estimate(engine) or _UNKNOWN_SECONDS, None, 0.0)
-        if job.call.deferred is not None or site.host.skip_planning > 0 or site.candidates.fallback_reason is not None:
+        if site.host.skip_planning > 0 or site.candidates.fallback_reason is not None:
             return Route("numpy", self.seconds(site, "numpy"), None, 0.0)
         home = site.chooser.baseline
         # Devices may go at any moment, and with them the only candidates.

@@ -31,7 +31,7 @@ from anygpu.placement.planner import Planner, default
 from anygpu.placement.retry import LockedTask
 from anygpu.placement.signature import function_key
 from anygpu.placement.trust import Modes
-from anygpu.placement.undecorated import KnownFunctions, deferred_calls, known_of, unwrapped
+from anygpu.placement.undecorated import KnownFunctions, known_of, unwrapped
 from anygpu.placement.values import bytes_of
 from anygpu.receipts.notes import listeners, origin_here
 from anygpu.receipts.receipt import Receipt, users_line
@@ -432,8 +432,6 @@ class Runtime:
         if known is None:
             check_names(given, TaskOptions)
             wanted = own or options(**given)
-            if wanted.deferred and self._shares_planner:
-                return deferred_calls(function, wanted)
             if self._shares_planner:
                 known = known_of(function, wanted)
             else:
