@@ -20,6 +20,9 @@ from anygpu.hardware.inventory import Finding, Severity
 from anygpu.pytorch import torch_settings
 from anygpu.pytorch.torch_settings import settings
 
+#: Whether it holds, and the finding: its severity, code, title, cause, and what to write.
+Rule = tuple[bool, Severity, str, str, str, tuple[str, ...]]
+
 SCHEMA = "anygpu.torch-doctor/1"
 #: A measured difference below this is none: short measurements differ by as much.
 _WORTH_SAYING = 1.15
@@ -59,9 +62,8 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     product_by_threads: dict[int, float] = {}
     #: How many times as long a product of numbers below the normal range takes.
     denormals: float | None = None
-    #: How many times as fast as float32 a product of bfloat16 is, and one of float32 at precision "medium".
+    #: How many times as fast as float32 a product of bfloat16 is.
     bfloat16: float | None = None
-    medium: float | None = None
     #: How many times as fast a convolution is with channels last.
     channels_last: float | None = None
     #: All of it, in seconds.
@@ -172,7 +174,6 @@ def measure(thread_counts: Sequence[int], budget: float = _BUDGET) -> Measuremen
     channels_last = [tensor.to(memory_format=torch.channels_last) for tensor in (images, weights)]
     convolve = torch.nn.functional.conv2d
     by_threads: dict[int, float] = {}
-    medium = None
     with torch.no_grad():
         for count in (*thread_counts, *thread_counts):  # twice, because what else goes on changes in between
             # Refused when another thread is in a block with a setting of its own.
@@ -180,14 +181,11 @@ def measure(thread_counts: Sequence[int], budget: float = _BUDGET) -> Measuremen
                 by_threads[count] = min(by_threads.get(count, math.inf), *best_of([lambda: left @ left], each))
         usual, slow = best_of([lambda: normal * 0.5, lambda: tiny * 0.5], 2 * each)
         exact, fast = best_of([lambda: left @ left, lambda: half @ half], 2 * each)
-        with contextlib.suppress(InvalidOption), settings(matmul_precision="medium"):
-            medium = exact / best_of([lambda: left @ left], each)[0]
         first, last = best_of([lambda: convolve(images, weights), lambda: convolve(*channels_last)], 2 * each)
     return Measurements(
         product_by_threads=by_threads,
         denormals=slow / usual,
         bfloat16=exact / fast,
-        medium=medium,
         channels_last=first / last,
         seconds=time.perf_counter() - begin,
     )
@@ -208,7 +206,12 @@ def best_of(calls: Sequence[Callable[[], object]], seconds: float) -> list[float
 
 def diagnose(facts: TorchFacts) -> TorchDiagnosis:
     """Return the findings for these facts, problems first, with a verdict. Pure."""
-    findings = [finding for rule in (_threads, _others) for finding in rule(facts)]
+    rules = (*_threads(facts), *_variables(facts), *_others(facts))
+    findings = [
+        Finding(code=f"torch_{code}", severity=severity, title=title, cause=cause, fix=fix)
+        for holds, severity, code, title, cause, fix in rules
+        if holds
+    ]
     findings.sort(key=lambda finding: ("problem", "advice", "note").index(finding.severity))
     where = facts.cards[0].name if facts.cards else facts.processor
     more = f" and {len(facts.cards) - 1} more" if len(facts.cards) > 1 else ""
@@ -220,50 +223,32 @@ def diagnose(facts: TorchFacts) -> TorchDiagnosis:
     )
 
 
-def _finding(severity: Severity, code: str, title: str, cause: str, *fix: str) -> Finding:
-    return Finding(code=f"torch_{code}", severity=severity, title=title, cause=cause, fix=fix)
-
-
-def _threads(facts: TorchFacts) -> Iterator[Finding]:
-    """Another number of threads is faster than the current one."""
-    count, times = facts.threads, facts.measured.product_by_threads
+def _threads(facts: TorchFacts) -> Iterator[Rule]:
+    """Whether another number of threads is faster than the current one."""
+    count, processors, times = facts.threads, facts.processors, facts.measured.product_by_threads
     best = min(times, key=lambda number: (times[number], number), default=count)
-    gains = count in times and times[count] > _WORTH_SAYING * times[best]
+    aim = processors if count > processors else best
     variable = next((name for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if name in facts.environment), None)
     why = f" {variable}={facts.environment[variable]} is set." if variable is not None else ""
-    aim = facts.processors if count > facts.processors else best
-    if count in times and aim in times:
+    is_measured = {count, aim} <= times.keys()
+    gains = is_measured and times[count] > _WORTH_SAYING * times[aim]
+    if is_measured:
         why += f" Measured here: a float32 product of {_SIZE} × {_SIZE} takes {readable_seconds(times[count])} with "
         why += f"{_threads_of(count)} and {readable_seconds(times[aim])} with {aim}."
-    if count > facts.processors:
-        costs = not {count, aim} <= times.keys() or times[count] > _WORTH_SAYING * times[aim]
-        yield _finding(
-            "problem" if costs else "note",
-            "too_many_threads",
-            f"torch uses {count} threads on {facts.processors} processors",
-            "Threads that have no processor make the others wait at the end of every operation. torch counts the "
-            f"machine's cores, and not what a container or its affinity leaves.{why}",
-            f"torch.set_num_threads({aim})",
-            f"export OMP_NUM_THREADS={aim}",
-        )
-    elif gains and best > count:
-        yield _finding(
-            "problem",
-            "too_few_threads",
-            f"torch uses {count} of {facts.processors} processors",
-            f"With {best} threads operations on the CPU are faster here.{why}",
-            f"torch.set_num_threads({best})",
-            *([f"unset {variable}"] if variable is not None else []),
-        )
-    elif gains and not _is_busy(facts):
-        yield _finding(
-            "advice",
-            "fewer_threads_are_faster",
-            f"torch is faster with {_threads_of(best)} than with {count}",
-            "That is so where two processors are one core, or where the container may use less than it seems."
-            f"{why} Measure it with your own model before you keep it.",
-            f"torch.set_num_threads({best})",
-        )
+    set_it, is_fewer = f"torch.set_num_threads({aim})", gains and best < count and not _is_busy(facts)
+    yield (count > processors, "problem" if gains or not is_measured else "note", "too_many_threads",
+           f"torch uses {count} threads on {processors} processors",
+           "Threads that have no processor make the others wait at the end of every operation. torch counts the "
+           f"machine's cores, and not what a container or its affinity leaves.{why}",
+           (set_it, f"export OMP_NUM_THREADS={aim}"))  # fmt: skip
+    yield (count <= processors and gains and best > count, "problem", "too_few_threads",
+           f"torch uses {count} of {processors} processors",
+           f"With {best} threads operations on the CPU are faster here.{why}",
+           (set_it, *([f"unset {variable}"] if variable is not None else [])))  # fmt: skip
+    yield (count <= processors and is_fewer, "advice", "fewer_threads_are_faster",
+           f"torch is faster with {_threads_of(best)} than with {count}",
+           "That is so where two processors are one core, or where the container may use less than it seems."
+           f"{why} Measure it with your own model before you keep it.", (set_it,))  # fmt: skip
 
 
 def _threads_of(count: int) -> str:
@@ -274,20 +259,24 @@ def _is_busy(facts: TorchFacts) -> bool:
     return facts.load is not None and facts.load > facts.processors * 0.75
 
 
-def _others(facts: TorchFacts) -> Iterator[Finding]:
-    """Variables and modes that cost speed, what cards gain by, and what short computations have shown."""
+def _variables(facts: TorchFacts) -> Iterator[Rule]:
+    """Variables that cost speed."""
     for name, value in facts.environment.items():
         values, only_cards, why = _COSTLY.get(name, ((), False, ""))
-        if why and (value in values or not values) and (facts.cards or not only_cards):
-            severity: Severity = "advice" if name in _ONLY_ADVICE else "problem"
-            yield _finding(severity, f"variable_{name.lower()}", f"{name}={value} is set", why, f"unset {name}")
+        costs = bool(why) and (value in values or not values) and (bool(facts.cards) or not only_cards)
+        severity: Severity = "advice" if name in _ONLY_ADVICE else "problem"
+        yield costs, severity, f"variable_{name.lower()}", f"{name}={value} is set", why, (f"unset {name}",)
+
+
+def _others(facts: TorchFacts) -> list[Rule]:
+    """Modes that cost speed, what cards gain by, and what short computations have shown."""
     has_cards, workers, measured = bool(facts.cards), max(1, facts.processors - 1), facts.measured
     with_tensor_cores = next((card.name for card in facts.cards if card.capability >= (8, 0)), None)
     is_exact = facts.matmul_precision == "highest" or (facts.matmul_precision is None and facts.cuda_matmul != "tf32")
     allocator = facts.environment.get("PYTORCH_ALLOC_CONF", facts.environment.get("PYTORCH_CUDA_ALLOC_CONF", ""))
-    bfloat16, medium = measured.bfloat16 or 0.0, measured.medium or 0.0
-    channels_last, denormals = measured.channels_last or 0.0, measured.denormals or 0.0
-    rules: list[tuple[bool, Severity, str, str, str, tuple[str, ...]]] = [
+    bfloat16, denormals = measured.bfloat16 or 0.0, measured.denormals or 0.0
+    channels_last = measured.channels_last or 0.0
+    return [
         (facts.anomaly, "problem", "anomaly_mode", "anomaly detection is on",
          "Every operation records a traceback, and every gradient is searched for NaN.",
          ("torch.autograd.set_detect_anomaly(False)",)),
@@ -309,9 +298,7 @@ def _others(facts: TorchFacts) -> Iterator[Finding]:
         (not has_cards and bfloat16 >= 1.5, "advice", "host_has_bfloat16",
          f"this processor multiplies bfloat16 {bfloat16:.1f} times as fast as float32",
          f"Measured here on products of {_SIZE} × {_SIZE}. bfloat16 keeps 7 bits of the mantissa instead of 23.",
-         ('with torch.autocast("cpu", dtype=torch.bfloat16): ...',)
-         + (f'torch.set_float32_matmul_precision("medium")  # products are {medium:.1f} times as fast',)
-         * (medium > _WORTH_SAYING and facts.matmul_precision != "medium")),
+         ('with torch.autocast("cpu", dtype=torch.bfloat16): ...', 'torch.set_float32_matmul_precision("medium")')),
         (measured.seconds > 0 and _is_busy(facts), "note", "busy_machine",
          "other programs use the processors, so what was measured here is doubtful",
          f"On average {facts.load} processes wanted to run in the last minute, on {facts.processors} processors. "
@@ -339,6 +326,3 @@ def _others(facts: TorchFacts) -> Iterator[Finding]:
          (f"DataLoader(dataset, num_workers={workers}, pin_memory=True)",
           'for batch in anygpu.pytorch.prefetch(loader, "cuda"): ...')),
     ]  # fmt: skip
-    for holds, severity, code, title, cause, fix in rules:
-        if holds:
-            yield _finding(severity, code, title, cause, *fix)

@@ -110,41 +110,36 @@ def wanted(given: Mapping[str, Any], now: Callable[[str], Any]) -> dict[str, Any
         values["new_threads"] = given["threads"]
     if "deterministic" in given:
         values["deterministic"] = (bool(given["deterministic"]), given["deterministic"] == "warn")
-    if "matmul_precision" in given:
-        values |= _wanted_precision(given["matmul_precision"], now)
-    elif "tf32" in given:
-        values |= _wanted_products(given["tf32"], now)
-    if "tf32" in given:
+    tf32, precision = given.get("tf32"), given.get("matmul_precision")
+    if tf32 is not None or precision is not None:
+        values |= _wanted_products(tf32, precision, now)
+    if tf32 is not None:
         older, newer = now("cudnn_tf32"), now("cudnn_conv")
-        own = "tf32" if given["tf32"] else "ieee" if older is None else "none"  # as torch's own older setter has it
-        values |= {} if older is None else {"cudnn_tf32": given["tf32"]}
+        own = "tf32" if tf32 else "ieee" if older is None else "none"  # as torch's own older setter has it
+        values |= {} if older is None else {"cudnn_tf32": tf32}
         values |= {} if newer is None else {"cudnn_conv": own, "cudnn_rnn": own}
     return values
 
 
-def _wanted_precision(precision: str, now: Callable[[str], Any]) -> dict[str, Any]:
-    """Return the slots for a precision of products. Raise `InvalidOption` if it could not be put back."""
-    if now("matmul_precision") is None:
-        raise InvalidOption(
-            f"settings(matmul_precision={precision!r}) could not be restored: the fp32_precision of "
-            "torch.backends.cuda.matmul or mkldnn.matmul was set, beside which torch refuses to read this one. "
-            "Use one of the two ways."
-        )
-    card, host = {"highest": ("ieee", "ieee"), "high": ("tf32", "tf32"), "medium": ("tf32", "bf16")}[precision]
-    newer = {} if now("cuda_matmul") is None else {"cuda_matmul": card, "mkldnn_matmul": host}
-    return {"matmul_precision": precision, **newer}
-
-
-def _wanted_products(tf32: bool, now: Callable[[str], Any]) -> dict[str, Any]:
-    """Return the slots for TF32 in products."""
+def _wanted_products(tf32: bool | None, precision: str | None, now: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the slots of float32 products. Raise `InvalidOption` for a precision that could not be put back."""
     older, card, host = now("matmul_precision"), now("cuda_matmul"), now("mkldnn_matmul")
-    own = "tf32" if tf32 else "ieee"
-    if card is not None and (older is None or (older != "highest") != (card == "tf32")):
+    own = "tf32" if tf32 or precision in ("high", "medium") else "ieee"
+    if precision is not None:
+        if older is None:
+            raise InvalidOption(
+                f"settings(matmul_precision={precision!r}) could not be restored: the fp32_precision of "
+                "torch.backends.cuda.matmul or mkldnn.matmul was set, beside which torch refuses to read this one. "
+                "Use one of the two ways."
+            )
+        host = {"highest": "ieee", "high": "tf32", "medium": "bf16"}[precision]
+    elif card is not None and (older is None or (older != "highest") != (card == "tf32")):
         return {"cuda_matmul": own}
-    lower = older if older in ("high", "medium") else "high"
-    # Beside "highest", torch would refuse to read anything else of the host.
-    newer = {"cuda_matmul": own, "mkldnn_matmul": host if tf32 or host == "none" else "ieee"}
-    return {"matmul_precision": lower if tf32 else "highest", **({} if card is None else newer)}
+    elif tf32:
+        precision = older if older in ("high", "medium") else "high"
+    else:  # beside "highest", torch would refuse to read anything else of the host
+        precision, host = "highest", "none" if host == "none" else "ieee"
+    return {"matmul_precision": precision} | ({} if card is None else {"cuda_matmul": own, "mkldnn_matmul": host})
 
 
 def settings(
