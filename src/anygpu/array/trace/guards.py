@@ -7,7 +7,9 @@ another. `compiled_reader` writes both out as one Python function for the captur
 from __future__ import annotations
 
 import operator
+import sys
 import types
+from abc import get_cache_token
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
@@ -78,9 +80,19 @@ def is_ref(value: Any, known: Any) -> bool:
 
 
 def same_class(value: Any, expected: Any) -> bool:
-    """Whether it is the same class, with as many members."""
-    kind, count = expected
-    return value is kind() and len(vars(value)) == count
+    """Whether it is the same class, with members of the same names and as many bases."""
+    kind, names, bases = expected
+    return value is kind() and [*vars(value)] == names and len(value.__mro__) == bases
+
+
+def same_module(value: Any, known: Any) -> bool:
+    """Whether it is the module that is referred to, and has not become one of another class."""
+    return value is known() and type(value) is types.ModuleType
+
+
+def same_partial(value: Any, expected: Any) -> bool:
+    """Whether it is a partial function that carries no attributes."""
+    return type(value) is expected and not value.__dict__
 
 
 def same_value(value: Any, expected: Any) -> bool:
@@ -139,6 +151,25 @@ def lacks(thing: Any, name: Any) -> bool:
     return not hasattr(thing, name)
 
 
+def lacks_all(thing: Any, names: Any) -> bool:
+    """Whether none of these names is in the dictionary of a thing."""
+    return cast(bool, thing.__dict__.keys().isdisjoint(names))
+
+
+def is_empty(cell: Any, expected: Any) -> bool:
+    """Whether a cell of a closure holds nothing."""
+    try:
+        cell.cell_contents  # noqa: B018 - an empty cell raises
+    except ValueError:
+        return True
+    return False
+
+
+def same_registrations(thing: Any, token: Any) -> bool:
+    """Whether no class was registered with an abstract base class since."""
+    return get_cache_token() == token
+
+
 def are_absent(around: Any, names: Any) -> bool:
     """Whether none of these names is defined."""
     return cast(bool, around.keys().isdisjoint(names))
@@ -165,6 +196,13 @@ def digest(array: Any) -> bytes:
     return blake2b(np.ascontiguousarray(array).data.cast("B"), digest_size=16).digest()
 
 
+def print_options() -> Any:
+    """NumPy's options for printing, which are another object, or another value, after each change."""
+    # NumPy's public function makes a copy, which takes twenty times as long.
+    kept = getattr(sys.modules.get("numpy._core.printoptions"), "format_options", None)
+    return np.get_printoptions() if kept is None else kept.get()
+
+
 STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "root": lambda parent, key: parent[key],
     "item": operator.getitem,
@@ -189,7 +227,11 @@ STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "args": lambda made, _: made.args,
     "keywords": lambda made, _: made.keywords,
     "factory": lambda made, _: made.default_factory,
-    "wrapped": lambda thing, _: thing.__wrapped__,
+    "wrapped": lambda thing, _: thing.function,
+    "empty cell": lambda function, number: function.__closure__[number],
+    "imported": lambda function, name: sys.modules[name],
+    "member": lambda kind, name: kind._member_map_[name],
+    "print options": lambda function, _: print_options(),
 }
 
 #: What taking a step raises when the thing is not there any more.
