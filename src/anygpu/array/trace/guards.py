@@ -167,7 +167,7 @@ def is_empty(cell: Any, expected: Any) -> bool:
 
 def same_registrations(thing: Any, token: Any) -> bool:
     """Whether no class was registered with an abstract base class since."""
-    return get_cache_token() == token
+    return bool(get_cache_token() == token)
 
 
 def are_absent(around: Any, names: Any) -> bool:
