@@ -65,7 +65,7 @@ def _read(text: str) -> dict[str, StateChange]:
 
 
 CASES = _read(
-    '''
+    """
 ## a text that an object gives of itself
 class Text:
     mode = "fast"
@@ -529,14 +529,6 @@ np.set_printoptions(legacy="1.25")
 --
 np.set_printoptions(legacy=False)
 
-## filters of warnings
-import warnings
-def f(x):
-    warnings.warn("it is old", UserWarning)
-    return np.sqrt(x) * 2
---
-warnings.simplefilter("error")
-
 ## an attribute of a class that its metaclass gives
 class Meta(type):
     @property
@@ -842,10 +834,18 @@ class Key:
     def __hash__(self): return 1
     def __eq__(self, other): return self.same
 TABLE = {Key(): 2.0}
-key = Key()
-def f(x): return np.sqrt(x) * TABLE.get(key, 5.0)
+def f(x): return np.sqrt(x) * TABLE.get(1, 5.0)
 --
 Key.same = False
+
+## members of an enumeration as keys
+import enum
+class Mode(enum.Enum):
+    FAST = "fast"
+TABLE = {Mode.FAST: "ab"}
+def f(x): return np.sqrt(x) * len(TABLE[Mode.FAST])
+--
+TABLE[Mode.FAST] = "abcde"
 
 ## what a dictionary gives for what it lacks
 class Table(dict):
@@ -989,16 +989,6 @@ def f(x): return np.sqrt(x) * float(os.environ["STATE_GAIN"])
 os.environ["STATE_GAIN"] = "5"
 --
 del os.environ["STATE_GAIN"]
-
-## how the locale writes numbers
-import locale
-def f(x): return np.sqrt(x) * len(f"{1234567:n}")
---
-override = {"thousands_sep": ",", "grouping": [3, 0]}
-try: locale.setlocale(locale.LC_NUMERIC, "en_US.UTF-8")
-except locale.Error: pass
---
-locale.setlocale(locale.LC_NUMERIC, "C")
 
 ## random numbers of Python's
 import random
@@ -1380,15 +1370,6 @@ logger.setLevel(logging.DEBUG)
 --
 logger.setLevel(logging.NOTSET)
 
-## modes of NumPy that are kept
-MODES = np.errstate(divide="ignore")
-def f(x):
-    with np.errstate(divide="ignore"): return np.sqrt(x) / np.floor(x / 1000)
---
-np.seterr(over="raise")
---
-np.seterr(over="warn")
-
 ## a time with the user's own zone
 import datetime
 OFFSET = 2
@@ -1432,12 +1413,51 @@ def f(x): return gain(np.sqrt(x))
 --
 gain.function.__defaults__ = (5.0,)
 
-## what is wrapped by a decorated function
+## a decorated function that is called, with other code set in it
 import anygpu
 @anygpu.offload
-def gain(x): return x * 2
+def gain(x, by=2.0): return x * by
 def f(x): return gain(np.sqrt(x))
 --
-gain.__wrapped__ = lambda x: x * 5
-'''
+gain.__defaults__ = (5.0,)
+
+## what a decorated function says that it wraps
+import anygpu
+@anygpu.offload
+def gain(x): return x * STATE[0]
+STATE = [2.0]
+def f(x): return gain(np.sqrt(x))
+--
+gain.__wrapped__ = lambda x: x * 7
+STATE[0] = 5.0
+
+## other code of the function itself
+def f(x): return np.sqrt(x) * 2
+g = f
+--
+g.__code__ = (lambda x: np.sqrt(x) * 5).__code__
+
+## other defaults of the function itself
+def f(x, by=2.0): return np.sqrt(x) * by
+g = f
+--
+g.__defaults__ = (5.0,)
+
+## a function of NumPy's, by a name that is kept
+NAME = "sqrt"
+def f(x): return getattr(np, NAME)(x) * 2
+before = np.sqrt
+--
+np.sqrt = np.cbrt
+--
+np.sqrt = before
+
+## a function of NumPy's, by a name that is made
+def f(x): return getattr(np, "sq" + "rtx"[:2])(x) * 2
+before = np.sqrt
+--
+np.sqrt = np.cbrt
+--
+np.sqrt = before
+"""
 )

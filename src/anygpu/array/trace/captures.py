@@ -446,8 +446,12 @@ class CaptureSearch:
         An enumeration is never copied, and its members belong to it: code that has the class may find any of them.
         """
         is_enumeration = type(kind) is enum.EnumMeta
-        if not (is_enumeration or type(kind) in _PLAIN_METACLASSES) or _has_hooks(kind):
-            return new("unknown", is_of_ref, weak(type(kind)))
+        hooks = _hooks_of(kind)
+        if hooks or not (is_enumeration or type(kind) in _PLAIN_METACLASSES):
+            position = new("unknown", is_of_ref, weak(type(kind)))
+            if hooks:
+                self.unfollowed[position] = f"it uses {kind.__name__}, whose {hooks[0]} anygpu cannot follow"
+            return position
         facts = weak(kind), [*vars(kind)], len(kind.__mro__)
         position = new("identity" if is_enumeration else "class", same_class, facts)
         self._known[id(kind)] = position
@@ -618,17 +622,15 @@ def _is_never_copied(thing: Any) -> bool:
     return issubclass(thing if isinstance(thing, type) else type(thing), enum.Enum | BaseException)
 
 
-def _has_hooks(kind: type[Any]) -> bool:
-    """Whether a class runs code when it is asked for its instances, or when one of them ends."""
-    return any(
-        vars(cls).keys() & {"__subclasshook__", "__del__"} and cls.__module__ not in APPROVED_MODULES
-        for cls in kind.__mro__[:-1]
-    )
+def _hooks_of(kind: type[Any]) -> list[str]:
+    """The methods that a class runs when it is asked for its instances, or when one of them ends."""
+    written = [vars(cls) for cls in kind.__mro__[:-1] if cls.__module__ not in APPROVED_MODULES]
+    return [name for name in ("__subclasshook__", "__del__") if any(name in members for members in written)]
 
 
 def _look_for_tricks(kind: type[Any]) -> bool:
     """Whether a class reads, sets and deletes attributes as `object` does, and makes objects by `object.__new__`."""
-    if type(kind) not in _PLAIN_METACLASSES or _has_hooks(kind):
+    if type(kind) not in _PLAIN_METACLASSES or _hooks_of(kind):
         return False
     for cls in kind.__mro__[:-1]:
         for name in ("__getattr__", "__getattribute__", "__delattr__", "__setattr__", "__init_subclass__"):
