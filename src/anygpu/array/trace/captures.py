@@ -66,6 +66,7 @@ from anygpu.array.trace.guards import (
     same_defaults,
     same_module,
     same_object,
+    same_options,
     same_partial,
     same_registrations,
     same_value,
@@ -251,8 +252,9 @@ class CaptureSearch:
             token = abc.get_cache_token()
             self._record("value", self.function, "itself", None, None, same_registrations, token, "registered classes")
         if self._writes_text:
-            options = print_options()
-            self._record("value", self.function, "print options", None, options, operator.eq, options, "print options")
+            reader, name = print_options(), "NumPy's options for printing"
+            options = reader()
+            self._record("value", self.function, "print options", reader, options, same_options, options, name)
 
     def _record(
         self,
@@ -443,7 +445,7 @@ class CaptureSearch:
     def _add_class(self, kind: type[Any], new: Callable[..., int], depth: int) -> int:
         """Add a class with its bases, if its metaclass is a plain one; its position.
 
-        An enumeration is never copied, and its members belong to it: code that has the class may find any of them.
+        An enumeration is never copied.
         """
         is_enumeration = type(kind) is enum.EnumMeta
         hooks = _hooks_of(kind)
@@ -460,9 +462,6 @@ class CaptureSearch:
             if base.__module__ != "builtins":
                 self.mro[id(kind)].append(self._add(position, "mro", number, base, base.__name__, depth + 1))
         self._named.append((position, depth))
-        if is_enumeration:
-            for name, member in cast(Any, kind)._member_map_.items():
-                self._add(position, "member", name, member, f"{kind.__name__}.{name}", depth + 1)
         return position
 
     def _look_into(self, position: int, depth: int) -> None:
@@ -481,10 +480,14 @@ class CaptureSearch:
         for each, member in list(attributes.items()):
             if each in _MAKING and position in self._only_types and not self.names & {"type", "__class__"}:
                 continue
-            is_named = each in self.names or _PUBLIC.get(each) in self.names
-            is_reached = is_named or (every and not (is_class and is_special(each)))
+            is_reached = self._is_named(each) or (every and not (is_class and is_special(each)))
             if is_reached or (is_class and self._runs_unnamed(each, member)):
                 self._look_at(position, "attribute", each, member, depth)
+        if isinstance(thing, enum.EnumMeta):
+            # Code that has the class may find any member, whether it names it or not.
+            for name, each in cast(Any, thing)._member_map_.items():
+                if every or any(self._is_named(attribute) for attribute in vars(each)):
+                    self._look_at(position, "member", name, each, depth)
         if isinstance(thing, BaseException):
             self._look_at(position, "slot", "args", thing.args, depth)
         if kind == "object":
@@ -497,6 +500,10 @@ class CaptureSearch:
                     self._looked.add((position, slot))
                     label = f"{self.captures[position].name}.{slot}"
                     self._record("value", position, "itself", None, thing, lacks, slot, label)
+
+    def _is_named(self, attribute: str) -> bool:
+        """Whether some code names an attribute, or the public name of it that members of enumerations have."""
+        return attribute in self.names or _PUBLIC.get(attribute) in self.names
 
     def _runs_unnamed(self, name: str, member: Any) -> bool:
         """Whether Python may run the member of a class where no code names it.

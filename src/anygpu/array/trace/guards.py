@@ -165,6 +165,11 @@ def is_empty(cell: Any, expected: Any) -> bool:
     return False
 
 
+def same_options(value: Any, expected: Any) -> bool:
+    """Whether NumPy's options for printing are the same object, or equal."""
+    return bool(value is expected or value == expected)
+
+
 def same_registrations(thing: Any, token: Any) -> bool:
     """Whether no class was registered with an abstract base class since."""
     return bool(get_cache_token() == token)
@@ -196,11 +201,11 @@ def digest(array: Any) -> bytes:
     return blake2b(np.ascontiguousarray(array).data.cast("B"), digest_size=16).digest()
 
 
-def print_options() -> Any:
-    """NumPy's options for printing, which are another object, or another value, after each change."""
-    # NumPy's public function makes a copy, which takes twenty times as long.
+def print_options() -> Callable[[], Any]:
+    """What gives NumPy's options for printing: another object, or another value, after each change."""
+    # NumPy's public function makes a copy, which takes ten times as long.
     kept = getattr(sys.modules.get("numpy._core.printoptions"), "format_options", None)
-    return np.get_printoptions() if kept is None else kept.get()
+    return np.get_printoptions if kept is None else cast(Callable[[], Any], kept.get)
 
 
 STEPS: dict[str, Callable[[Any, Any], Any]] = {
@@ -231,7 +236,7 @@ STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "empty cell": lambda function, number: function.__closure__[number],
     "imported": lambda function, name: sys.modules[name],
     "member": lambda kind, name: kind._member_map_[name],
-    "print options": lambda function, _: print_options(),
+    "print options": lambda function, options: options(),
 }
 
 #: What taking a step raises when the thing is not there any more.
@@ -261,6 +266,21 @@ _EXPRESSIONS = {
     STEPS["itself"]: "{v}",
     STEPS["self"]: "{v}.__self__",
     STEPS["func"]: "{v}.__func__",
+    STEPS["type"]: "type({v})",
+    STEPS["mro"]: "{v}.__mro__[{k}]",
+    STEPS["wrapped"]: "{v}.function",
+    STEPS["member"]: "{v}._member_map_[{k}]",
+    STEPS["print options"]: "{k}()",
+}
+
+#: Tests as the conditions under which they fail, of a value {v} and of what is expected, {e}; others are called.
+_FAILURES = {
+    is_of: "type({v}) is not {e}",
+    is_of_ref: "type({v}) is not {e}()",
+    is_ref: "{v} is not {e}()",
+    same_code: "type({v}) is not FunctionType or {v}.__code__ is not {e}",
+    same_module: "{v} is not {e}() or type({v}) is not ModuleType",
+    same_options: "{v} is not {e} and {v} != {e}",
 }
 
 
@@ -272,7 +292,8 @@ def compiled_reader(
     It returns the values that are `wanted`, by position, all of them if that is left out; `None` when a guard fails or
     a step leads nowhere. Two captures that must be `distinct` may not be one object.
     """
-    names: dict[str, Any] = {"GONE": GONE, "FunctionType": FunctionType, "in_order": is_in_order}
+    names: dict[str, Any] = {"GONE": GONE, "FunctionType": FunctionType, "ModuleType": types.ModuleType}
+    names["in_order"] = is_in_order
     lines = ["def read(arguments, keywords, function):", "  try:"]
     for number, each in enumerate(captures):
         lines.append(f"    v{number} = {_expression(number, each, names)}")
@@ -310,14 +331,16 @@ def _failure(number: int, capture: Capture, names: dict[str, Any]) -> str | None
         return f"{v} is not v{capture.expected}"
     if test is always:
         return None
-    if test is is_of:
-        return f"type({v}) is not {e}"
-    if test is is_of_ref:
-        return f"type({v}) is not {e}()"
-    if test is is_ref:
-        return f"{v} is not {e}()"
-    if test is same_code:
-        return f"type({v}) is not FunctionType or {v}.__code__ is not {e}"
+    known = _FAILURES.get(test)
+    if known is not None:
+        return known.format(v=v, e=e)
+    if test is same_class:
+        kind, members, bases = capture.expected
+        names[e], names[f"m{number}"] = kind, members
+        return f"{v} is not {e}() or [*{v}.__dict__] != m{number} or len({v}.__mro__) != {bases}"
+    if test is same_object and capture.expected[1]:
+        names[e], names[f"m{number}"] = capture.expected[0], list(capture.expected[1])
+        return f"type({v}) is not {e}() or [*{v}.__dict__] != m{number}"
     if test is same_container and not capture.expected[2]:
         kind, length, _ = capture.expected
         names[e] = kind
