@@ -1459,5 +1459,304 @@ before = np.sqrt
 np.sqrt = np.cbrt
 --
 np.sqrt = before
+
+## the name of a function
+def gain(): return 2.0
+def f(x): return np.sqrt(x) * len(gain.__name__)
+--
+gain.__name__ = "another"
+
+## the name of a class
+class Slow: pass
+slow = Slow()
+def f(x): return np.sqrt(x) * len(type(slow).__name__)
+--
+Slow.__name__ = "another"
+
+## the words of a function
+def gain():
+    'ab'
+def f(x): return np.sqrt(x) * len(gain.__doc__)
+--
+gain.__doc__ = "abcde"
+
+## the words of a class
+class Setting:
+    'ab'
+    values = [2.0]
+    def gain(self): return self.values[0]
+setting = Setting()
+def f(x): return np.sqrt(x) * len(Setting.__doc__) * setting.gain()
+--
+Setting.__doc__ = "abcde"
+
+## the annotations of a function
+def gain(a: int): return 2.0
+def f(x): return np.sqrt(x) * len(gain.__annotations__)
+--
+gain.__annotations__["b"] = int
+
+## what a caller of methods passes
+import operator
+GAINS = {"fast": 2.0}
+CALL = operator.methodcaller("read", GAINS)
+class Reads:
+    def read(self, gains): return gains["fast"]
+reads = Reads()
+def f(x): return np.sqrt(x) * CALL(reads)
+--
+GAINS["fast"] = 5.0
+
+## an index that a getter keeps
+import operator
+class At:
+    at = 2
+    def __index__(self): return self.at
+GET = operator.itemgetter(At())
+def f(x): return np.sqrt(x) * GET([2.0, 3.0, 4.0, 5.0])
+--
+At.at = 3
+
+## a dictionary whose keys are tuples
+TABLE = {(2, 3): "a"}
+def f(x): return np.sqrt(x) * sum(key[0] for key in TABLE)
+--
+import gc
+for number in range(1000, 1100):
+    TABLE.clear()
+    TABLE[(number, number + 1)] = "a"
+
+## a dictionary whose keys are equal numbers of other types
+TABLE = {1: "a"}
+def f(x): return np.sqrt(x) * len([key for key in TABLE if isinstance(key, bool)])
+--
+TABLE.clear()
+TABLE[True] = "a"
+
+## an object that a class method makes
+GAINS, LOG = {"fast": 2.0}, []
+class Setting:
+    def __init__(self): self.gain = GAINS["fast"]; LOG.append(1)
+    @classmethod
+    def made(cls): return cls()
+setting = Setting()
+def f(x): return np.sqrt(x) * setting.made().gain
+--
+GAINS["fast"] = 5.0
+
+## an object of the class in which a method stands
+GAINS = {"fast": 2.0}
+class Setting:
+    def __init__(self): self.gain = GAINS["fast"]
+    def made(self): return __class__()
+setting = Setting()
+def f(x): return np.sqrt(x) * setting.made().gain
+--
+GAINS["fast"] = 5.0
+
+## an attribute of the class in which a method stands
+class Setting:
+    gains = [2.0]
+    def gain(self): return __class__.gains[0]
+setting = Setting()
+def f(x): return np.sqrt(x) * setting.gain()
+--
+Setting.gains[0] = 5.0
+
+## a dataclass with a field replaced
+import dataclasses
+GAINS = {"fast": 2.0}
+@dataclasses.dataclass
+class Setting:
+    name: str
+    def __post_init__(self): self.gain = GAINS["fast"]
+setting = Setting("a")
+def f(x): return np.sqrt(x) * dataclasses.replace(setting, name="b").gain
+--
+GAINS["fast"] = 5.0
+
+## what the fields of a dataclass carry
+import dataclasses
+INFO = {"gain": 2.0}
+@dataclasses.dataclass
+class Setting:
+    name: str = dataclasses.field(default="a", metadata=INFO)
+setting = Setting()
+def f(x): return np.sqrt(x) * dataclasses.fields(setting)[0].metadata["gain"]
+--
+INFO["gain"] = 5.0
+
+## a dataclass as a dictionary
+import dataclasses
+@dataclasses.dataclass
+class Setting:
+    gain: str = "ab"
+setting = Setting()
+def f(x): return np.sqrt(x) * len(dataclasses.asdict(setting)["gain"])
+--
+setting.gain = "abcde"
+
+## a class made of another in the function
+GAINS = [2.0]
+class Base:
+    def gain(self): return GAINS[0]
+def f(x):
+    class Local(Base): pass
+    return np.sqrt(x) * Local().gain()
+--
+GAINS[0] = 5.0
+
+## a descriptor that learns its name
+LOG = []
+class Reads:
+    def __set_name__(self, owner, name): LOG.append(name)
+    def __get__(self, thing, owner=None): return LEVEL
+LEVEL = 2.0
+def f(x):
+    class Local: gain = Reads()
+    return np.sqrt(x) * Local().gain
+--
+LEVEL = 5.0
+
+## a decorator that is a class
+class Times:
+    def __init__(self, function): self.function = function
+    def __call__(self, x): return self.function(x) * LEVEL
+    def __get__(self, thing, owner=None): return self
+LEVEL = 2.0
+@Times
+def gain(x): return x + 1
+def f(x): return gain(np.sqrt(x))
+--
+gain.function = lambda x: x + 9
+
+## a context that is made by a generator
+import contextlib
+LEVEL = [2.0]
+@contextlib.contextmanager
+def scope():
+    yield LEVEL[0]
+def f(x):
+    with scope() as gain: return np.sqrt(x) * gain
+--
+LEVEL[0] = 5.0
+
+## what is done when a context ends
+import contextlib
+LOG = []
+@contextlib.contextmanager
+def scope():
+    try: yield 2.0
+    finally: LOG.append(1)
+def f(x):
+    with scope() as gain: return np.sqrt(x) * gain
+--
+def scope(): return contextlib.nullcontext(5.0)
+
+## a string that names a method
+class Setting:
+    how = "slow"
+    def slow(self): return 2.0
+    def fast(self): return 5.0
+setting = Setting()
+def f(x): return np.sqrt(x) * getattr(setting, setting.how)()
+--
+setting.how = "fast"
+
+## an instance's attribute in place of a method
+class Setting:
+    def gain(self): return 2.0
+setting = Setting()
+def f(x): return np.sqrt(x) * setting.gain()
+--
+setting.gain = lambda: 5.0
+
+## a dictionary of functions
+STEPS = {"a": lambda x: x * 2}
+def f(x): return STEPS["a"](np.sqrt(x))
+--
+STEPS["a"] = lambda x: x * 5
+
+## a nested default of a lambda
+def made(by):
+    return lambda x, by=by: x * by[0]
+BY = [2.0]
+step = made(BY)
+def f(x): return step(np.sqrt(x))
+--
+BY[0] = 5.0
+
+## a nan of another sign
+import math
+def gain(value=math.nan): return math.copysign(2.0, value)
+def f(x): return np.sqrt(x) * gain()
+--
+gain.__defaults__ = (-math.nan,)
+
+## a truth that is a number
+FLAG = True
+def f(x): return np.sqrt(x) * (2 if FLAG is True else 5)
+--
+FLAG = 1
+
+## a base class that is not the user's
+import collections
+class Table(collections.UserDict): pass
+TABLE = Table(a=2.0)
+def f(x): return np.sqrt(x) * TABLE["a"]
+--
+TABLE["a"] = 5.0
+
+## a list of the user's class
+class Values(list):
+    def total(self): return sum(self)
+VALUES = Values([2.0])
+def f(x): return np.sqrt(x) * VALUES.total()
+--
+VALUES.append(3.0)
+
+## a namespace
+import types
+SETTING = types.SimpleNamespace(gain="ab")
+def f(x): return np.sqrt(x) * len(SETTING.gain)
+--
+SETTING.gain = "abcde"
+
+## a typed dictionary and a union
+import typing
+class Setting(typing.TypedDict):
+    gain: float
+SETTING = Setting(gain=2.0)
+def f(x): return np.sqrt(x) * SETTING["gain"]
+--
+SETTING["gain"] = 5.0
+
+## a protocol that is checked
+import typing
+@typing.runtime_checkable
+class HasGain(typing.Protocol):
+    def gain(self): ...
+class Setting: pass
+setting = Setting()
+def f(x): return np.sqrt(x) * (5 if isinstance(setting, HasGain) else 2)
+--
+Setting.gain = lambda self: 1
+
+## a bound method that is kept
+class Setting:
+    level = 2.0
+    def gain(self): return self.level
+setting = Setting()
+GAIN = setting.gain
+def f(x): return np.sqrt(x) * GAIN()
+--
+setting.level = 5.0
+
+## a bound method of a list
+VALUES = [2.0, 3.0]
+COUNT = VALUES.count
+def f(x): return np.sqrt(x) * COUNT(2.0)
+--
+VALUES += [2.0, 2.0]
 """
 )

@@ -188,6 +188,8 @@ class CaptureSearch:
         #: Names that some code asks for, and goes on without them.
         self._asked: set[str] = set()
         self._writes_text = self._asks_class = False
+        #: Whether a class method was found, which gets the class of an object without naming it.
+        self._has_class_methods = False
         #: Whether what is added now is a part of something that is never copied: then numbers are constants.
         self._is_kept = False
         #: Why functions are unknown.
@@ -234,12 +236,15 @@ class CaptureSearch:
         Following an attribute may find another function, whose code names more attributes of things that were met
         before.
         """
-        done = -1
-        while done != (
-            done := len(self.names) + len(self._named) + self.any_name + self._writes_text - len(self._only_types)
-        ):
+        done = None
+        while done != (done := (len(self.names), len(self._named), len(self._only_types), self._settings)):
             for position, depth in list(self._named):
                 self._look_into(position, depth)
+
+    @property
+    def _settings(self) -> tuple[bool, ...]:
+        """What the code that was found so far may do."""
+        return self.any_name, self._writes_text, self._has_class_methods
 
     def _look_at_settings(self) -> None:
         """Guard what code asks without naming it: what is missing, registered classes, how NumPy prints."""
@@ -327,6 +332,7 @@ class CaptureSearch:
             position = new("partial", same_partial, kind)
             self._add_parts(position, value, _parts_of_callable(value, name), depth)
         elif kind in _PARTS and kind is not functools.partial:
+            self._has_class_methods |= kind is classmethod
             position = new(_PARTS[kind][0], is_of, kind)
             self._add_parts(position, value, _parts_of_callable(value, name), depth)
         elif _is_offloaded(value):
@@ -477,12 +483,17 @@ class CaptureSearch:
             return
         attributes = vars(thing) if hasattr(thing, "__dict__") else {}
         every = (self.any_name and kind != "module") or (kind == "object" and is_ours(type(thing)))
+        by_type = bool(self.names & {"type", "__class__"}) or self.any_name or self._has_class_methods
+        makes = by_type or position not in self._only_types
         for each, member in list(attributes.items()):
-            if each in _MAKING and position in self._only_types and not self.names & {"type", "__class__"}:
+            if each in _MAKING and not makes:
                 continue
             is_reached = self._is_named(each) or (every and not (is_class and is_special(each)))
             if is_reached or (is_class and self._runs_unnamed(each, member)):
                 self._look_at(position, "attribute", each, member, depth)
+        if is_class or kind == "function":
+            for name in self.names & _OF_ITSELF:
+                self._look_at(position, "slot", name, getattr(thing, name), depth)
         if isinstance(thing, enum.EnumMeta):
             # Code that has the class may find any member, whether it names it or not.
             for name, each in cast(Any, thing)._member_map_.items():
@@ -539,7 +550,7 @@ class CaptureSearch:
         before, self._is_kept = self._is_kept, self._is_kept or _is_never_copied(thing)
         found = self._add(position, step, name, value, label, depth + 1)
         self._is_kept = before
-        if self.captures[position].kind == "class":
+        if self.captures[position].kind == "class" and step == "attribute":
             self.members[id(thing), name] = found
 
 
@@ -589,6 +600,8 @@ _BESIDES = frozenset(
 )
 #: Those that run where something is written as text.
 _WRITTEN_BY = frozenset(("__repr__", "__str__", "__format__"))
+#: What functions and classes say of themselves, and may be set.
+_OF_ITSELF = frozenset(("__name__", "__qualname__", "__doc__"))
 #: By what names code asks for attributes of an enumeration's members.
 _PUBLIC = {"_value_": "value", "_name_": "name"}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import dis
 import functools
+import operator
 import re
 import types
 from collections.abc import Iterator
@@ -87,12 +88,16 @@ _INSIDE = frozenset(
     """
     __dict__ __globals__ __closure__ __code__ __builtins__ __subclasses__ __getattribute__ __reduce__
     __reduce_ex__ __mro__ __bases__ __defaults__ __kwdefaults__ f_locals f_globals f_back gi_frame cell_contents
-    mro __weakref__ __module__ __init_subclass__ __setstate__ __getstate__ tb_frame
+    mro __weakref__ __module__ __init_subclass__ __setstate__ __getstate__ tb_frame __annotations__ __annotate__
+    __type_params__
 """.split()  # noqa: SIM905
 )
 
 #: With these, attributes are reached by names that are made while the code runs.
 _BY_ANY_NAME = frozenset(("attrgetter", "methodcaller", "asdict", "astuple", "replace", "fields"))
+
+
+_CONSTANTS = (bool, int, float, str, types.NoneType)
 
 
 class Attributes(NamedTuple):
@@ -130,7 +135,10 @@ def is_approved_function(value: Any) -> bool:
         return is_known or is_numpys(module) or module.startswith("anygpu.")
     if isinstance(value, type):
         return value.__module__ in APPROVED_MODULES or is_numpys(value.__module__)
-    return kind.__module__ in ("operator", "typing", "itertools") and callable(value) and kind.__module__ != "itertools"
+    if kind in (operator.attrgetter, operator.itemgetter, operator.methodcaller):
+        made_by, given = value.__reduce__()
+        return made_by is kind and all(type(each) in _CONSTANTS for each in given)
+    return kind.__module__ == "typing" and callable(value)
 
 
 def is_numpys(module: str) -> bool:
@@ -146,7 +154,7 @@ def _is_fixed(cell: types.CellType) -> bool:
         content = cell.cell_contents
     except ValueError:  # it is not bound yet
         return False
-    return isinstance(content, str | int | type(None)) or is_approved_function(content)
+    return type(content) in _CONSTANTS or is_approved_function(content)
 
 
 def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -176,6 +184,8 @@ class _Facts(NamedTuple):
     global_names: frozenset[str]
     attributes: frozenset[str]
     imports: frozenset[str]
+    #: Names by which it looks into functions, frames and classes.
+    inside: frozenset[str]
     sets_attributes: bool
     #: Whether it may write objects as text, and numbers as the locale does.
     writes_text: bool
@@ -198,12 +208,15 @@ def _facts(code: types.CodeType) -> _Facts:
     constants: set[str] = set()
     operations: set[str] = set()
     sets_attributes = writes_text = uses_locale = False
+    own_class = 0
     for each in codes_in(code):
         last: object = None
         for instruction in dis.get_instructions(each):
             operations.add(instruction.opname)
             if instruction.opname == "LOAD_CONST":
                 last = instruction.argval
+            elif instruction.opname == "LOAD_DEREF" and instruction.argval == "__class__":
+                own_class += 1
             elif instruction.opname in _GLOBAL:
                 names.add(instruction.argval)
             elif instruction.opname == "BINARY_OP":
@@ -213,6 +226,8 @@ def _facts(code: types.CodeType) -> _Facts:
                 has_format = instruction.opname == "FORMAT_WITH_SPEC" or "format" in instruction.argrepr
                 uses_locale |= has_format and isinstance(last, str) and last.endswith("n")
             elif instruction.opname in _ATTRIBUTE:
+                # `super()` has loaded the class in which the code stands.
+                own_class -= instruction.opname.startswith("LOAD_SUPER")
                 attributes.add(instruction.argval)
                 sets_attributes |= instruction.opname in ("STORE_ATTR", "DELETE_ATTR")
             elif instruction.opname == "IMPORT_NAME":
@@ -226,12 +241,18 @@ def _facts(code: types.CodeType) -> _Facts:
     attributes.update(text for text in constants if text.isidentifier())
     if "MATCH_CLASS" in operations:
         attributes.add("__match_args__")
+    inside = attributes & _INSIDE
+    if own_class > 0:
+        inside.add("__class__")
+    if "fields" in names | attributes:
+        inside |= attributes & {"metadata"}
     if "format" in names | attributes:
         uses_locale |= any(map(_OF_LOCALE.search, constants))
     return _Facts(
         frozenset(names),
         frozenset(attributes),
         frozenset(imports),
+        frozenset(inside),
         sets_attributes,
         writes_text or bool((names | attributes) & _WRITING),
         uses_locale,
@@ -286,7 +307,7 @@ def reaches_inside(code: types.CodeType) -> list[str]:
     """The attributes by which the code looks into functions, frames and classes, sorted: what it finds cannot be
     followed.
     """
-    return sorted(_facts(code).attributes & _INSIDE)
+    return sorted(_facts(code).inside)
 
 
 def uses_locale(code: types.CodeType) -> bool:

@@ -217,7 +217,7 @@ class Copies:
         copied = types.FunctionType(function.__code__, names, function.__name__, None, cells)
         self._made[position] = copied
         copied.__qualname__ = function.__qualname__
-        copied.__module__ = function.__module__
+        copied.__module__, copied.__doc__ = function.__module__, function.__doc__
         for number, child in self._children(position, "cell"):
             # By this cell super() knows where to go on from: the class in which the method stands.
             is_class = function.__code__.co_freevars[number] == "__class__"
@@ -399,6 +399,7 @@ def _subclass(kind: type[Any]) -> type[Any]:
     """A subclass that stands in for a class while its instances are traced, with its name and metaclass."""
     names = {
         "__slots__": (),
+        "__doc__": kind.__doc__,
         "_anygpu_original": kind,
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
