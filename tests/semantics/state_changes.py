@@ -1758,5 +1758,22 @@ COUNT = VALUES.count
 def f(x): return np.sqrt(x) * COUNT(2.0)
 --
 VALUES += [2.0, 2.0]
+
+## a file that is an array
+import tempfile
+path = tempfile.mkdtemp() + "/values"
+np.full(400, 2.0).tofile(path)
+def f(x): return np.sqrt(x) * np.memmap(path, float, "r")
+--
+np.full(400, 5.0).tofile(path)
+
+## a file that is an array from outside
+import tempfile
+path = tempfile.mkdtemp() + "/values"
+np.full(400, 2.0).tofile(path)
+VALUES = np.memmap(path, float, "r")
+def f(x): return np.sqrt(x) * VALUES
+--
+np.full(400, 5.0).tofile(path)
 """
 )

@@ -7,6 +7,7 @@ not on them is refused while a function is traced.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dis
 import functools
 import operator
@@ -78,9 +79,18 @@ _NUMPY_REFUSED = frozenset(
 )
 _REFUSED_FUNCTIONS = frozenset(id(getattr(np, name)) for name in _NUMPY_REFUSED if hasattr(np, name))
 
-#: Functions of approved modules that keep what they were called with, or hand out numbers that go on counting.
+#: Functions of approved modules that keep what they were called with, or change what others see.
 _KEEPING = frozenset(
-    id(each) for each in (functools.lru_cache, functools.cache, functools.singledispatch, functools.total_ordering)
+    id(each)
+    for each in (
+        functools.lru_cache,
+        functools.cache,
+        functools.singledispatch,
+        functools.total_ordering,
+        contextlib.chdir,
+        contextlib.redirect_stdout,
+        contextlib.redirect_stderr,
+    )
 )
 
 #: Attributes that lead from a function or object to what no name in its code leads to.
@@ -107,13 +117,18 @@ class Attributes(NamedTuple):
     any_name: bool
 
 
+def is_refused(value: Any) -> bool:
+    """Whether it is one of the functions and classes of approved modules that do more than to compute."""
+    return id(value) in _REFUSED_FUNCTIONS or id(value) in _KEEPING
+
+
 def is_approved_function(value: Any) -> bool:
     """Whether it is a function of Python's, NumPy's or anygpu's own that only computes.
 
     It is called as it is by traced code, and guarded by its identity. Functions that keep something between calls
     (`functools.cache`), read files or change settings are not approved.
     """
-    if id(value) in _REFUSED_FUNCTIONS or id(value) in _KEEPING:
+    if is_refused(value):
         return False
     kind = type(value)
     if kind is np.ufunc:
@@ -132,6 +147,8 @@ def is_approved_function(value: Any) -> bool:
         module = value.__module__ or ""
         # What a module's function returns may keep what it was made for, as the functions of `singledispatch` do.
         is_known = module in APPROVED_MODULES and all(map(_is_fixed, getattr(value, "__closure__", None) or ()))
+        if module == "anygpu.api":  # most others say what has happened so far
+            return value.__name__ in ("offload", "run")
         return is_known or is_numpys(module) or module.startswith("anygpu.")
     if isinstance(value, type):
         return value.__module__ in APPROVED_MODULES or is_numpys(value.__module__)

@@ -29,6 +29,7 @@ from anygpu.array.trace.code import (
     global_names,
     is_approved_function,
     is_numpys,
+    is_refused,
     names_after_super,
 )
 from anygpu.array.trace.numpy_names import REPLACED, NumpyNames
@@ -181,7 +182,7 @@ class Copies:
         if isinstance(value, types.ModuleType):
             if value.__name__ in APPROVED_MODULES:
                 return self._taken(value)
-        elif is_approved_function(value) or not callable(value) or isinstance(value, type):
+        elif is_approved_function(value) or not callable(value) or (isinstance(value, type) and not is_refused(value)):
             return REPLACED.get(id(value), value)
         return Unfollowed(f"it uses {name}, which anygpu cannot follow", self._refuse)
 
