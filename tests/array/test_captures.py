@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 import itertools
@@ -445,3 +446,81 @@ def test_looking_whether_something_changed_costs_next_to_nothing() -> None:
     ours = min(repeat(lambda: program.read(function, (X,), {}), timer=thread_time, number=2000, repeat=5))
     theirs = min(repeat(lambda: work + 1, timer=thread_time, number=2000, repeat=5))
     assert ours < 10 * theirs
+
+
+GAINS = {"fast": 2.0}
+
+
+class Speed(enum.Enum):
+    FAST = "fast"
+
+    def gain(self) -> float:
+        return GAINS[self.value]
+
+
+class Ends:
+    def __del__(self) -> None:
+        """Nothing is to be closed."""
+
+
+class Registers:
+    gain = np.ones(3)
+
+    def __init_subclass__(cls) -> None:
+        raise AssertionError("a trace has made a subclass")
+
+
+class Failed(Exception):
+    def __init__(self) -> None:
+        self.gain = GAINS["fast"]
+
+
+REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "an enumeration": (lambda x: x * Speed.FAST.gain(), "it uses Speed, which depends on GAINS"),
+    "a finaliser": (lambda x: x * isinstance(Ends(), Ends), "it uses Ends, whose __del__"),
+    "a class that knows its subclasses": (lambda x: x[:3, 0] * Registers.gain, "which runs __init_subclass__"),
+    "an error": (lambda x: x * Failed().gain, "it uses Failed, which depends on GAINS"),
+    "the locale": (lambda x: x * len(f"{1234567:n}"), "writes a number as the locale does"),
+    "the locale, by a builtin": (lambda x: x * len(format(1234567, ">12n")), "writes a number as the locale does"),
+    "a receipt": (lambda x: x * bool(ag.last_receipt()), "it uses anygpu.last_receipt"),
+    "a file": (lambda x: x * np.memmap("a"), "it uses np.memmap"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_depends_on_what_cannot_be_compared_is_refused_by_its_name(name: str) -> None:
+    function, reason = REFUSED[name]
+    found = trace(function, (X,), {})
+    assert isinstance(found, NotTraceable)
+    assert reason in found.reason
+
+
+def test_texts_that_no_locale_changes_are_written() -> None:
+    functions: tuple[Callable[[Any], Any], ...] = (
+        lambda x: x * len(f"mean{3}n"),
+        lambda x: x * len(format(3, "mean"[4:])),
+        lambda x: x * 7 % 5,
+    )
+    for function in functions:
+        assert np.allclose(run(traced(function), function, X), function(X))
+
+
+@dataclasses.dataclass
+class Shape:
+    scale: float = 2.0
+
+    def run(self, x: Any) -> Any:
+        return x * self.scale
+
+
+@dataclasses.dataclass
+class Square(Shape):
+    side: str = "ab"
+
+    def run(self, x: Any) -> Any:
+        return super().run(x) * len(f"{self.side:>4}")
+
+
+def test_methods_that_call_those_of_base_classes_are_followed_where_these_have_no_copy() -> None:
+    function = Square(3.0).run
+    assert np.allclose(run(traced(function), function, X), function(X))

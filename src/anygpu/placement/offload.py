@@ -105,7 +105,13 @@ class Calls:
         return place(self._function, self._known, self._find_planner, key, arguments, keywords, begun)
 
 
-class Offloaded(Calls, Generic[P, R]):
+class _HasAttributes:
+    """An object with attributes of its own, as a function has them."""
+
+    __slots__ = ("__dict__",)
+
+
+class Offloaded(Calls, _HasAttributes, Generic[P, R]):
     """A function whose calls are placed, made by `offload`.
 
     To all other code it is the function: it binds to instances, pickles by name and has the same signature.
@@ -113,7 +119,6 @@ class Offloaded(Calls, Generic[P, R]):
 
     # A decorator that wraps it copies its `__dict__`, so nothing of ours is in there.
     __slots__ = (
-        "__dict__",
         "__weakref__",
         "_binds",
         "_may_be_native",
@@ -135,23 +140,31 @@ class Offloaded(Calls, Generic[P, R]):
         known: Known | None = None,
     ) -> None:
         check_function(function)
-        super().__init__(function, known or Known(options, code_of(function)), planner)
+        # Another planner has other machines to choose from.
+        self._may_be_native = options.allows_native and planner is None
+        super().__init__(function, known or self._new_known(function, options), planner)
         self._task = name_of(function)
         self._note_of_new = note_of_new(self._task, options)
         functools.update_wrapper(self, function)
+        autoreload = sys.modules.get("IPython.extensions.autoreload")
+        if autoreload is not None:
+            _follow_reloads(autoreload)
         #: Whether the function becomes a method when it is an attribute of a class.
         self._binds = hasattr(type(function), "__get__") and not isinstance(function, types.MethodType)
         self._may_begin_on_host = _allows_numpy(options) and options.precision is None
         self._needs_no_planning = options.needs_no_planning
-        # Another planner has other machines to choose from.
-        self._may_be_native = options.allows_native and planner is None
-        if self._may_be_native and known is None:
-            self._known.numpy_marks = marks_on(NUMPY)
+
+    def _new_known(self, function: Callable[P, R], options: Options) -> Known:
+        """What is known of a function that is new, or that has other code than before."""
+        known = Known(options, code_of(function))
+        if self._may_be_native:
+            known.numpy_marks = marks_on(NUMPY)
             if is_marked(function, NATIVE):
-                self._known.native_marks = marks_on(NATIVE)
+                known.native_marks = marks_on(NATIVE)
                 from anygpu.placement.native_loading import begin_native
 
                 begin_native(compiles=False)
+        return known
 
     # -- calls
 
@@ -294,12 +307,23 @@ class Offloaded(Calls, Generic[P, R]):
 
     # -- as a function is
 
-    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+    if not TYPE_CHECKING:  # for a type checker it is a variable
 
-        def __getattr__(self, name: str) -> Any:
-            if name in _OF_FUNCTIONS:
-                return getattr(self._function, name)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        @property
+        def __dict__(self) -> dict[str, Any]:
+            """The attributes. `%autoreload` replaces them by those of a new decorated function with the same code.
+
+            Where decorators have made that, it alone has what they hold.
+            """
+            return _attributes.__get__(self)
+
+        @__dict__.setter
+        def __dict__(self, attributes: dict[str, Any]) -> None:
+            _attributes.__set__(self, dict(attributes))
+            new = attributes.get("__wrapped__")
+            if isinstance(new, types.FunctionType) and new.__code__ is getattr(self, "__code__", None):
+                self._function = new
+            functools.update_wrapper(self, self._function)
 
     def __copy__(self) -> Self:
         return self
@@ -318,8 +342,37 @@ class Offloaded(Calls, Generic[P, R]):
         return _restored, (self._function, self.options)
 
 
-#: Attributes of functions that are asked of the function itself.
-_OF_FUNCTIONS = frozenset(("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__closure__", "__builtins__"))
+_attributes = vars(_HasAttributes)["__dict__"]
+
+
+def _of_function(name: str) -> property:
+    """An attribute of the function itself, which may be set where Python allows that."""
+
+    def get(self: Offloaded[..., Any]) -> Any:
+        return getattr(self._function, name)
+
+    def set_to(self: Offloaded[..., Any], value: Any) -> None:
+        setattr(self._function, name, value)
+        self._known = self._new_known(self._function, self.options)
+
+    return property(get, set_to)
+
+
+for _name in ("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__closure__", "__builtins__"):
+    setattr(Offloaded, _name, _of_function(_name))
+
+
+def _follow_reloads(autoreload: Any) -> None:
+    """Have IPython's `%autoreload` update decorated functions in place, wherever they are held, as it does with plain
+    ones: its list of rules says for which objects it does that.
+    """
+    if all(applies is not _are_offloaded for applies, _ in autoreload.UPDATE_RULES):
+        autoreload.UPDATE_RULES.append((_are_offloaded, autoreload.update_function))
+
+
+def _are_offloaded(old: Any, new: Any) -> bool:
+    """Whether both are decorated functions."""
+    return isinstance(old, Offloaded) and isinstance(new, Offloaded)
 
 
 def _found(module: str | None, name: str) -> Any:

@@ -13,13 +13,15 @@ with one of them cannot be traced.
 
 from __future__ import annotations
 
+import abc
 import datetime
 import enum
 import functools
+import importlib
 import operator
 import sys
 import types
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple, cast
 from weakref import WeakKeyDictionary
@@ -29,12 +31,16 @@ import numpy as np
 from anygpu.array.core.array import Array
 from anygpu.array.trace.code import (
     APPROVED_MODULES,
+    asks_for_classes,
+    asks_for_names,
     attribute_names,
     global_names,
     imported_names,
     is_approved_function,
     reaches_inside,
     sets_attributes,
+    uses_locale,
+    writes_text,
 )
 from anygpu.array.trace.guards import (
     PLAIN,
@@ -45,17 +51,24 @@ from anygpu.array.trace.guards import (
     bits,
     container_facts,
     defaults_facts,
+    is_empty,
     is_in_order,
     is_of,
     is_of_ref,
     is_ref,
     lacks,
+    lacks_all,
+    print_options,
     same_array,
     same_class,
     same_code,
     same_container,
     same_defaults,
+    same_module,
     same_object,
+    same_options,
+    same_partial,
+    same_registrations,
     same_value,
     weak,
 )
@@ -70,7 +83,7 @@ CaptureKind = Literal[
     "array",  # an input
     "number",  # an input without axes
     "value",  # compared by type and bits
-    "identity",  # the same object, which never changes
+    "identity",  # the same object, which never changes, or only in parts that are captures too
     "same",  # the same object as an earlier capture
     "function",
     "method",
@@ -172,6 +185,13 @@ class CaptureSearch:
         self.any_name = False
         #: Whether some code sets attributes: of classes too, for all that is known.
         self.sets_attributes = False
+        #: Names that some code asks for, and goes on without them.
+        self._asked: set[str] = set()
+        self._writes_text = self._asks_class = False
+        #: Whether a class method was found, which gets the class of an object without naming it.
+        self._has_class_methods = False
+        #: Whether what is added now is a part of something that is never copied: then numbers are constants.
+        self._is_kept = False
         #: Why functions are unknown.
         self.unfollowed: dict[int, str] = {}
         #: Where the members of classes are, by the class and the name.
@@ -194,6 +214,7 @@ class CaptureSearch:
         #: Where the function itself is among the captures.
         self.function = self._add(-1, "root", FUNCTION, function, _called(function), 0)
         self._look_at_attributes()
+        self._look_at_settings()
 
     # -- results
 
@@ -215,10 +236,30 @@ class CaptureSearch:
         Following an attribute may find another function, whose code names more attributes of things that were met
         before.
         """
-        done = -1
-        while done != (done := len(self.names) + len(self._named) + self.any_name - len(self._only_types)):
+        done = None
+        while done != (done := (len(self.names), len(self._named), len(self._only_types), self._settings)):
             for position, depth in list(self._named):
                 self._look_into(position, depth)
+
+    @property
+    def _settings(self) -> tuple[bool, ...]:
+        """What the code that was found so far may do."""
+        return self.any_name, self._writes_text, self._has_class_methods
+
+    def _look_at_settings(self) -> None:
+        """Guard what code asks without naming it: what is missing, registered classes, how NumPy prints."""
+        for position, _ in self._named:
+            thing, name = self.values[position], self.captures[position].name
+            if self._asked and isinstance(thing, types.ModuleType | types.FunctionType):
+                missing = frozenset((*self._asked, "__getattr__")).difference(vars(thing))
+                self._record("value", position, "itself", None, thing, lacks_all, missing, f"attributes of {name}")
+        if self._asks_class and any(isinstance(each, abc.ABCMeta) for each in self.values):
+            token = abc.get_cache_token()
+            self._record("value", self.function, "itself", None, None, same_registrations, token, "registered classes")
+        if self._writes_text:
+            reader, name = print_options(), "NumPy's options for printing"
+            options = reader()
+            self._record("value", self.function, "print options", reader, options, same_options, options, name)
 
     def _record(
         self,
@@ -254,10 +295,12 @@ class CaptureSearch:
         kind = type(value)
         if hides_its_class(kind):
             return new("unknown", is_of_ref, weak(kind))
-        if kind in PLAIN or (isinstance(value, np.generic) and value.dtype.kind not in "OV"):
+        if kind in PLAIN or (issubclass(kind, np.generic) and kind.__module__ == "numpy" and kind is not np.void):
             # A default is rarely another one, and as a value it leaves a method what it is.
-            if step not in ("default", "keyword default") and _is_number(value):
+            if not self._is_kept and step not in ("default", "keyword default") and _is_number(value):
                 return new("number", is_of, kind)
+            if kind is str and value.isidentifier():
+                self.names.add(value)  # for `getattr`
             return new("value", same_value, (kind, bits(value)))
         if value is Ellipsis or value is NotImplemented:
             return new("identity", operator.is_, value)
@@ -272,26 +315,39 @@ class CaptureSearch:
         if is_array(value):
             position = new("array", same_array, (kind, value.shape, value.dtype, is_in_order(value)))
         elif is_approved_function(value) or is_immutable(value):
+            self.any_name |= kind in (operator.attrgetter, operator.methodcaller)
             return new("identity", is_ref, weak(value))
         elif kind is types.FunctionType:
             position = self._add_function(value, new, name, depth)
-        elif _is_value_kind(kind) or (kind is frozenset and all(type(each) in PLAIN for each in value)):
+        elif _is_plain_value(value) or (kind is frozenset and all(type(each) in PLAIN for each in value)):
             return new("value", same_value, (kind, bits(value)))
-        elif isinstance(value, types.ModuleType):
+        elif kind is types.ModuleType:
             position = self._add_module(value, new, depth)
-        elif kind in CONTAINERS or is_named_tuple(kind):
+        elif (kind in CONTAINERS and _has_plain_keys(value)) or is_named_tuple(kind):
             position = new("container", same_container, container_facts(value))
             self._add_parts(position, value, _parts_of_container(value, name), depth)
-        elif kind in _PARTS:
+            if kind not in CONTAINERS:
+                self._add(position, "type", None, kind, kind.__name__, depth + 1)
+        elif kind is functools.partial and not vars(value):
+            position = new("partial", same_partial, kind)
+            self._add_parts(position, value, _parts_of_callable(value, name), depth)
+        elif kind in _PARTS and kind is not functools.partial:
+            self._has_class_methods |= kind is classmethod
             position = new(_PARTS[kind][0], is_of, kind)
             self._add_parts(position, value, _parts_of_callable(value, name), depth)
         elif _is_offloaded(value):
             position = new("wrapper", is_of_ref, weak(kind))
-            self._add(position, "wrapped", None, value.__wrapped__, name, depth + 1)
+            self._add(position, "wrapped", None, value.function, name, depth + 1)
         elif isinstance(value, type):
             position = self._add_class(value, new, depth)
             if step in ("type", "mro"):
                 self._only_types.add(position)
+        elif issubclass(kind, enum.Enum) or (issubclass(kind, BaseException) and kind.__flags__ & _HEAP_TYPE):
+            # Such an object is never copied: what it is known by is that it is itself. Others cannot be referred to.
+            position = new("identity", is_ref, weak(value))
+            self._known[id(value)] = position
+            self._add(position, "type", None, kind, kind.__name__, depth + 1)
+            self._named.append((position, depth))
         elif is_followable(kind):
             position = new("object", same_object, (weak(kind), attribute_keys(value)))
             self._known[id(value)] = position
@@ -329,9 +385,15 @@ class CaptureSearch:
             try:
                 value = cell.cell_contents
             except ValueError:  # it is not bound yet
+                label = code.co_freevars[number]
+                self._record("value", position, "empty cell", number, cell, is_empty, None, label)
                 continue
             self._slots[id(cell), "cell"] = len(self.captures)
             self._add(position, "cell", number, value, code.co_freevars[number], depth + 1)
+        if imported_names(code):
+            self._add_builtin(position, function, "__import__")
+            for each in sorted(imported_names(code)):
+                self._add(position, "imported", each, importlib.import_module(each), each, depth + 1)
         around = function.__globals__
         absent = []
         for each in sorted(global_names(code)):
@@ -358,6 +420,10 @@ class CaptureSearch:
         self.names |= found.names | (global_names(code) & {"type"})
         self.any_name |= found.any_name
         self.sets_attributes |= sets_attributes(code)
+        self._writes_text |= writes_text(code)
+        self._asks_class |= asks_for_classes(code)
+        if asks_for_names(code):
+            self._asked |= found.names
         self._named.append((position, depth))
         return position
 
@@ -371,22 +437,31 @@ class CaptureSearch:
     def _add_module(self, module: types.ModuleType, new: Callable[..., int], depth: int) -> int:
         """Add a module; one that is approved, or of the standard library, is not looked into."""
         if module.__name__ in APPROVED_MODULES:
-            position = new("identity", is_ref, weak(module))
+            position = new("identity", same_module, weak(module))
             self._named.append((position, depth))
             return position
         if getattr(module, "__spec__", None) is not None and module.__name__.partition(".")[0] in _STANDARD:
             return new("unknown", is_of_ref, weak(type(module)))
-        if type(module) is not types.ModuleType or "__getattr__" in vars(module):
+        if "__getattr__" in vars(module):
             return new("unknown", is_of_ref, weak(type(module)))
-        position = new("module", is_ref, weak(module))
+        position = new("module", same_module, weak(module))
         self._named.append((position, depth))
         return position
 
     def _add_class(self, kind: type[Any], new: Callable[..., int], depth: int) -> int:
-        """Add a class with its bases, if its metaclass is a plain one; its position. Its guard counts its members."""
-        if type(kind) not in _PLAIN_METACLASSES:
-            return new("unknown", is_of_ref, weak(type(kind)))
-        position = new("class", same_class, (weak(kind), len(vars(kind))))
+        """Add a class with its bases, if its metaclass is a plain one; its position.
+
+        An enumeration is never copied.
+        """
+        is_enumeration = type(kind) is enum.EnumMeta
+        hooks = _hooks_of(kind)
+        if hooks or not (is_enumeration or type(kind) in _PLAIN_METACLASSES):
+            position = new("unknown", is_of_ref, weak(type(kind)))
+            if hooks:
+                self.unfollowed[position] = f"it uses {kind.__name__}, whose {hooks[0]} anygpu cannot follow"
+            return position
+        facts = weak(kind), [*vars(kind)], len(kind.__mro__)
+        position = new("identity" if is_enumeration else "class", same_class, facts)
         self._known[id(kind)] = position
         self.mro[id(kind)] = [position]
         for number, base in enumerate(kind.__mro__[1:-1], 1):
@@ -396,27 +471,36 @@ class CaptureSearch:
         return position
 
     def _look_into(self, position: int, depth: int) -> None:
-        """Add the attributes of a thing that the code names, and the special methods of a class, which run without
-        being named.
+        """Add the attributes of a thing that the code names, and the members of a class that run without being named.
 
         Slots that have no value are guarded: they must stay so. What makes objects of a class is left out where no code
         can name the class.
         """
         thing, capture = self.values[position], self.captures[position]
-        kind = capture.kind
-        if kind == "identity":
+        kind, is_class = capture.kind, isinstance(thing, type)
+        if kind == "identity" and isinstance(thing, types.ModuleType):
             self._look_into_approved(position, thing, depth)
             return
         attributes = vars(thing) if hasattr(thing, "__dict__") else {}
-        every = (self.any_name and kind in ("object", "class")) or (kind == "object" and is_ours(type(thing)))
+        every = (self.any_name and kind != "module") or (kind == "object" and is_ours(type(thing)))
+        by_type = bool(self.names & {"type", "__class__"}) or self.any_name or self._has_class_methods
+        makes = by_type or position not in self._only_types
         for each, member in list(attributes.items()):
-            # Special methods of a class run without being named.
-            runs_unnamed = kind == "class" and is_special(each) and type(member) is types.FunctionType
-            if each in _MAKING and position in self._only_types and not self.names & {"type", "__class__"}:
+            if each in _MAKING and not makes:
                 continue
-            is_reached = (every and not (kind == "class" and is_special(each))) or each in self.names or runs_unnamed
-            if is_reached and (kind != "class" or each not in _BESIDES):
+            is_reached = self._is_named(each) or (every and not (is_class and is_special(each)))
+            if is_reached or (is_class and self._runs_unnamed(each, member)):
                 self._look_at(position, "attribute", each, member, depth)
+        if is_class or kind == "function":
+            for name in self.names & _OF_ITSELF:
+                self._look_at(position, "slot", name, getattr(thing, name), depth)
+        if isinstance(thing, enum.EnumMeta):
+            # Code that has the class may find any member, whether it names it or not.
+            for name, each in cast(Any, thing)._member_map_.items():
+                if every or any(self._is_named(attribute) for attribute in vars(each)):
+                    self._look_at(position, "member", name, each, depth)
+        if isinstance(thing, BaseException):
+            self._look_at(position, "slot", "args", thing.args, depth)
         if kind == "object":
             for slot in slots_of(type(thing)):
                 if not (every or slot in self.names) or (position, slot) in self._looked:
@@ -427,6 +511,20 @@ class CaptureSearch:
                     self._looked.add((position, slot))
                     label = f"{self.captures[position].name}.{slot}"
                     self._record("value", position, "itself", None, thing, lacks, slot, label)
+
+    def _is_named(self, attribute: str) -> bool:
+        """Whether some code names an attribute, or the public name of it that members of enumerations have."""
+        return attribute in self.names or _PUBLIC.get(attribute) in self.names
+
+    def _runs_unnamed(self, name: str, member: Any) -> bool:
+        """Whether Python may run the member of a class where no code names it.
+
+        That is so for every special one that can be called, or is called to be found, whatever its type.
+        """
+        if name in _WRITTEN_BY and not self._writes_text:
+            return False
+        runs = (is_special(name) and name not in _BESIDES) or name == "_missing_"
+        return runs and (callable(member) or hasattr(type(member), "__get__"))
 
     def _look_into_approved(self, position: int, module: types.ModuleType, depth: int) -> None:
         """Guard what an approved module has under the names in the code: other code may have replaced it."""
@@ -448,27 +546,64 @@ class CaptureSearch:
         if (position, name) in self._looked:
             return
         self._looked.add((position, name))
-        label = f"{self.captures[position].name}.{name}"
+        thing, label = self.values[position], f"{self.captures[position].name}.{name}"
+        before, self._is_kept = self._is_kept, self._is_kept or _is_never_copied(thing)
         found = self._add(position, step, name, value, label, depth + 1)
-        if self.captures[position].kind == "class":
-            self.members[id(self.values[position]), name] = found
+        self._is_kept = before
+        if self.captures[position].kind == "class" and step == "attribute":
+            self.members[id(thing), name] = found
 
 
 # What is followed, and what is taken as it is ------------------------------------------------------------------------
 
-_VALUE_KINDS = frozenset((slice, range, datetime.date, datetime.timedelta, datetime.timezone, datetime.datetime))
+_VALUE_KINDS = frozenset((range, datetime.date, datetime.timedelta, datetime.timezone))
 
 
-def _is_value_kind(kind: type[Any]) -> bool:
-    """Whether objects of that class are compared as a whole; there are no fractions before their module is loaded."""
-    fractions = sys.modules.get("fractions")
+def _is_plain_value(value: Any) -> bool:
+    """Whether an object is compared as a whole: its class is known, and so are its parts.
+
+    There are no fractions before their module is loaded.
+    """
+    kind, fractions = type(value), sys.modules.get("fractions")
+    if kind is slice:
+        return all(type(each) in PLAIN for each in (value.start, value.stop, value.step))
+    if kind is datetime.datetime:
+        return value.tzinfo is None or type(value.tzinfo) is datetime.timezone
     return kind in _VALUE_KINDS or (fractions is not None and kind is fractions.Fraction)
+
+
+def _has_plain_keys(value: Any) -> bool:
+    """Whether no key of a dictionary runs the user's code when it is looked up; true of other containers."""
+    return not isinstance(value, dict) or all(map(_is_plain_key, value))
+
+
+def _is_plain_key(key: Any) -> bool:
+    """Whether a key has no `__hash__` or `__eq__` of the user's."""
+    if isinstance(key, tuple | frozenset):
+        return all(map(_is_plain_key, key))
+    kind = type(key)
+    methods = (cast(Any, kind).__hash__, cast(Any, kind).__eq__)
+    return kind in PLAIN or all(type(each) is not types.FunctionType or each is _HASH_OF_MEMBER for each in methods)
+
+
+_HASH_OF_MEMBER = enum.Enum.__hash__
 
 
 CONTAINERS: tuple[type[Any], ...] = (list, tuple, dict, OrderedDict, defaultdict)
 
-#: Methods that run without being named in code, and say nothing about what a function computes.
-_BESIDES = frozenset(("__del__", "__repr__", "__str__", "__init_subclass__", "__reduce__", "__doc__", "__module__"))
+#: Special members of a class that do not run, or only where something is pickled or inspected.
+_BESIDES = frozenset(
+    """
+    __dict__ __weakref__ __doc__ __module__ __slots__ __annotations__ __annotate__ __annotate_func__ __reduce__
+    __reduce_ex__ __getstate__ __setstate__ __getnewargs__ __getnewargs_ex__ __sizeof__ __dir__
+""".split()  # noqa: SIM905
+)
+#: Those that run where something is written as text.
+_WRITTEN_BY = frozenset(("__repr__", "__str__", "__format__"))
+#: What functions and classes say of themselves, and may be set.
+_OF_ITSELF = frozenset(("__name__", "__qualname__", "__doc__"))
+#: By what names code asks for attributes of an enumeration's members.
+_PUBLIC = {"_value_": "value", "_name_": "name"}
 
 #: Methods that run when an object is made.
 _MAKING = frozenset(("__init__", "__new__", "__post_init__"))
@@ -479,6 +614,8 @@ _PLAIN_METACLASSES: tuple[type[Any], ...] = (type, type(Iterable))
 
 
 _HEAP_TYPE = 1 << 9
+#: What reads a field of a named tuple.
+_FIELD = type(vars(namedtuple("_Pair", "one"))["one"])
 
 
 def is_named_tuple(kind: type[Any]) -> bool:
@@ -487,35 +624,36 @@ def is_named_tuple(kind: type[Any]) -> bool:
 
 
 def is_immutable(value: Any) -> bool:
-    """Whether an object is guarded by its identity alone: a member of an enumeration, a type of NumPy's, a bare
-    sentinel.
-    """
+    """Whether an object is guarded by its identity alone: a type of NumPy's, a bare sentinel."""
     kind = type(value)
-    if kind is object or isinstance(value, np.dtype | enum.Enum | types.GenericAlias):
+    if kind in (object, types.GenericAlias, types.MemberDescriptorType, types.GetSetDescriptorType, _FIELD):
         return True
-    if kind in (types.MemberDescriptorType, types.GetSetDescriptorType):
-        return True
-    if isinstance(value, BaseException):
-        return kind.__flags__ & _HEAP_TYPE != 0  # the others cannot be referred to weakly
-    if isinstance(value, type):
-        return isinstance(value, enum.EnumMeta) or value.__module__ in (
-            "builtins",
-            "numpy",
-            "collections",
-            "datetime",
-            "fractions",
-        )
+    if issubclass(kind, np.dtype):
+        return value.kind != "V" and not value.metadata  # names of fields may be set
+    if issubclass(kind, type):
+        return value.__module__ in ("builtins", "numpy", "collections", "datetime", "fractions")
     if isinstance(value, Array) or _is_offloaded(value) or hasattr(kind, "__dataclass_fields__"):
         return False
     return kind.__module__.startswith("anygpu.")
 
 
+def _is_never_copied(thing: Any) -> bool:
+    """Whether a function that is traced has the thing itself: an error, a member of an enumeration, or their class."""
+    return issubclass(thing if isinstance(thing, type) else type(thing), enum.Enum | BaseException)
+
+
+def _hooks_of(kind: type[Any]) -> list[str]:
+    """The methods that a class runs when it is asked for its instances, or when one of them ends."""
+    written = [vars(cls) for cls in kind.__mro__[:-1] if cls.__module__ not in APPROVED_MODULES]
+    return [name for name in ("__subclasshook__", "__del__") if any(name in members for members in written)]
+
+
 def _look_for_tricks(kind: type[Any]) -> bool:
     """Whether a class reads, sets and deletes attributes as `object` does, and makes objects by `object.__new__`."""
-    if type(kind) not in _PLAIN_METACLASSES:
+    if type(kind) not in _PLAIN_METACLASSES or _hooks_of(kind):
         return False
     for cls in kind.__mro__[:-1]:
-        for name in ("__getattr__", "__getattribute__", "__delattr__", "__setattr__", "__del__", "__init_subclass__"):
+        for name in ("__getattr__", "__getattribute__", "__delattr__", "__setattr__", "__init_subclass__"):
             member = vars(cls).get(name)
             # A frozen dataclass has made its own, which only refuse.
             generated = isinstance(member, types.FunctionType) and name in ("__setattr__", "__delattr__")
@@ -594,6 +732,8 @@ def _why_unfollowed(code: types.CodeType, name: str) -> str | None:
     inside = reaches_inside(code)
     if inside:
         return f"{name} uses {inside[0]}, through which it reaches objects that anygpu cannot follow"
+    if uses_locale(code):
+        return f"{name} writes a number as the locale does, which anygpu cannot follow"
     imports = sorted(imported_names(code) - APPROVED_MODULES)
     return f"{name} imports {imports[0]} while it runs, which anygpu cannot follow" if imports else None
 

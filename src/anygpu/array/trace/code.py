@@ -7,8 +7,11 @@ not on them is refused while a function is traced.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dis
 import functools
+import operator
+import re
 import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -61,6 +64,9 @@ APPROVED_BUILTINS = frozenset(
     name for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, BaseException)
 )
 
+#: NumPy's own ufuncs that have no name in `numpy`.
+_umath = np._core.umath  # type: ignore[attr-defined]
+
 #: Functions of NumPy's that keep something, change something or touch files.
 _NUMPY_REFUSED = frozenset(
     """
@@ -73,9 +79,18 @@ _NUMPY_REFUSED = frozenset(
 )
 _REFUSED_FUNCTIONS = frozenset(id(getattr(np, name)) for name in _NUMPY_REFUSED if hasattr(np, name))
 
-#: Functions of approved modules that keep what they were called with, or hand out numbers that go on counting.
+#: Functions of approved modules that keep what they were called with, or change what others see.
 _KEEPING = frozenset(
-    id(each) for each in (functools.lru_cache, functools.cache, functools.singledispatch, functools.total_ordering)
+    id(each)
+    for each in (
+        functools.lru_cache,
+        functools.cache,
+        functools.singledispatch,
+        functools.total_ordering,
+        contextlib.chdir,
+        contextlib.redirect_stdout,
+        contextlib.redirect_stderr,
+    )
 )
 
 #: Attributes that lead from a function or object to what no name in its code leads to.
@@ -83,12 +98,16 @@ _INSIDE = frozenset(
     """
     __dict__ __globals__ __closure__ __code__ __builtins__ __subclasses__ __getattribute__ __reduce__
     __reduce_ex__ __mro__ __bases__ __defaults__ __kwdefaults__ f_locals f_globals f_back gi_frame cell_contents
-    mro __weakref__ __module__ __init_subclass__ __setstate__ __getstate__ tb_frame
+    mro __weakref__ __module__ __init_subclass__ __setstate__ __getstate__ tb_frame __annotations__ __annotate__
+    __type_params__
 """.split()  # noqa: SIM905
 )
 
 #: With these, attributes are reached by names that are made while the code runs.
 _BY_ANY_NAME = frozenset(("attrgetter", "methodcaller", "asdict", "astuple", "replace", "fields"))
+
+
+_CONSTANTS = (bool, int, float, str, types.NoneType)
 
 
 class Attributes(NamedTuple):
@@ -98,17 +117,22 @@ class Attributes(NamedTuple):
     any_name: bool
 
 
+def is_refused(value: Any) -> bool:
+    """Whether it is one of the functions and classes of approved modules that do more than to compute."""
+    return id(value) in _REFUSED_FUNCTIONS or id(value) in _KEEPING
+
+
 def is_approved_function(value: Any) -> bool:
     """Whether it is a function of Python's, NumPy's or anygpu's own that only computes.
 
     It is called as it is by traced code, and guarded by its identity. Functions that keep something between calls
     (`functools.cache`), read files or change settings are not approved.
     """
-    if id(value) in _REFUSED_FUNCTIONS or id(value) in _KEEPING:
+    if is_refused(value):
         return False
     kind = type(value)
     if kind is np.ufunc:
-        return _is_of_numpy(value)
+        return getattr(np, value.__name__, None) is value or getattr(_umath, value.__name__, None) is value
     if kind is types.BuiltinFunctionType:
         owner = value.__self__
         if owner is None or isinstance(owner, types.ModuleType):
@@ -121,10 +145,17 @@ def is_approved_function(value: Any) -> bool:
         return bool(value.__objclass__.__module__ == "builtins")
     if isinstance(value, types.FunctionType) or kind.__name__ == "_ArrayFunctionDispatcher":
         module = value.__module__ or ""
-        return module in APPROVED_MODULES or is_numpys(module) or module.startswith("anygpu.")
+        # What a module's function returns may keep what it was made for, as the functions of `singledispatch` do.
+        is_known = module in APPROVED_MODULES and all(map(_is_fixed, getattr(value, "__closure__", None) or ()))
+        if module == "anygpu.api":  # most others say what has happened so far
+            return value.__name__ in ("offload", "run")
+        return is_known or is_numpys(module) or module.startswith("anygpu.")
     if isinstance(value, type):
         return value.__module__ in APPROVED_MODULES or is_numpys(value.__module__)
-    return kind.__module__ in ("operator", "typing", "itertools") and callable(value) and kind.__module__ != "itertools"
+    if kind in (operator.attrgetter, operator.itemgetter, operator.methodcaller):
+        made_by, given = value.__reduce__()
+        return made_by is kind and all(type(each) in _CONSTANTS for each in given)
+    return kind.__module__ == "typing" and callable(value)
 
 
 def is_numpys(module: str) -> bool:
@@ -134,9 +165,13 @@ def is_numpys(module: str) -> bool:
     )
 
 
-def _is_of_numpy(ufunc: np.ufunc) -> bool:
-    """Whether a ufunc is NumPy's own."""
-    return getattr(np, ufunc.__name__, None) is ufunc or ufunc.__name__.startswith("_")
+def _is_fixed(cell: types.CellType) -> bool:
+    """Whether what a function of an approved module has around it stays as it is."""
+    try:
+        content = cell.cell_contents
+    except ValueError:  # it is not bound yet
+        return False
+    return type(content) in _CONSTANTS or is_approved_function(content)
 
 
 def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -153,13 +188,29 @@ _ATTRIBUTE = frozenset(
 )
 
 
+#: What writes objects as text, by their `__str__`, `__repr__` or `__format__`: instructions, and names.
+_WRITES = frozenset(("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"))
+_WRITING = frozenset(("str", "repr", "ascii", "format", "format_map", "bytes", "__str__", "__repr__", "__format__"))
+#: Formats that write a number as the locale does, which may be changed at any time.
+_OF_LOCALE = re.compile(r"(^|:)(.?[<>=^])?[-+ ]?#?[0-9{}]*(\.[0-9{}]+)?n(}|$)")
+
+
 class _Facts(NamedTuple):
     """The names in a function's code, nested functions included."""
 
     global_names: frozenset[str]
     attributes: frozenset[str]
     imports: frozenset[str]
+    #: Names by which it looks into functions, frames and classes.
+    inside: frozenset[str]
     sets_attributes: bool
+    #: Whether it may write objects as text, and numbers as the locale does.
+    writes_text: bool
+    uses_locale: bool
+    #: Whether it goes on where a name or an attribute is missing.
+    asks: bool
+    #: Whether it asks of which class a thing is.
+    asks_class: bool
 
 
 @functools.lru_cache(maxsize=4096)
@@ -171,12 +222,29 @@ def _facts(code: types.CodeType) -> _Facts:
     names: set[str] = set()
     attributes: set[str] = set()
     imports: set[str] = set()
-    sets_attributes = False
+    constants: set[str] = set()
+    operations: set[str] = set()
+    sets_attributes = writes_text = uses_locale = False
+    own_class = 0
     for each in codes_in(code):
+        last: object = None
         for instruction in dis.get_instructions(each):
-            if instruction.opname in _GLOBAL:
+            operations.add(instruction.opname)
+            if instruction.opname == "LOAD_CONST":
+                last = instruction.argval
+            elif instruction.opname == "LOAD_DEREF" and instruction.argval == "__class__":
+                own_class += 1
+            elif instruction.opname in _GLOBAL:
                 names.add(instruction.argval)
+            elif instruction.opname == "BINARY_OP":
+                writes_text |= instruction.argrepr in ("%", "%=")
+            elif instruction.opname in _WRITES:
+                writes_text = True
+                has_format = instruction.opname == "FORMAT_WITH_SPEC" or "format" in instruction.argrepr
+                uses_locale |= has_format and isinstance(last, str) and last.endswith("n")
             elif instruction.opname in _ATTRIBUTE:
+                # `super()` has loaded the class in which the code stands.
+                own_class -= instruction.opname.startswith("LOAD_SUPER")
                 attributes.add(instruction.argval)
                 sets_attributes |= instruction.opname in ("STORE_ATTR", "DELETE_ATTR")
             elif instruction.opname == "IMPORT_NAME":
@@ -186,8 +254,28 @@ def _facts(code: types.CodeType) -> _Facts:
         # `getattr(x, "name")`, `hasattr(x, "name")`, and the keywords of class patterns.
         for constant in each.co_consts:
             texts = constant if isinstance(constant, tuple) else (constant,)
-            attributes.update(text for text in texts if isinstance(text, str) and text.isidentifier())
-    return _Facts(frozenset(names), frozenset(attributes), frozenset(imports), sets_attributes)
+            constants.update(text for text in texts if isinstance(text, str))
+    attributes.update(text for text in constants if text.isidentifier())
+    if "MATCH_CLASS" in operations:
+        attributes.add("__match_args__")
+    inside = attributes & _INSIDE
+    if own_class > 0:
+        inside.add("__class__")
+    if "fields" in names | attributes:
+        inside |= attributes & {"metadata"}
+    if "format" in names | attributes:
+        uses_locale |= any(map(_OF_LOCALE.search, constants))
+    return _Facts(
+        frozenset(names),
+        frozenset(attributes),
+        frozenset(imports),
+        frozenset(inside),
+        sets_attributes,
+        writes_text or bool((names | attributes) & _WRITING),
+        uses_locale,
+        "PUSH_EXC_INFO" in operations or bool((names | attributes) & {"getattr", "hasattr"}),
+        "MATCH_CLASS" in operations or bool((names | attributes) & {"isinstance", "issubclass"}),
+    )
 
 
 def global_names(code: types.CodeType) -> frozenset[str]:
@@ -212,13 +300,33 @@ def sets_attributes(code: types.CodeType) -> bool:
     return facts.sets_attributes or bool(facts.global_names & {"setattr", "delattr"})
 
 
-def calls_super(code: types.CodeType) -> bool:
-    """Whether a function's code names `super`"""
-    return "super" in _facts(code).global_names
+def names_after_super(code: types.CodeType) -> Attributes:
+    """The attributes that a function's code may ask `super()` for; none where it does not name `super`"""
+    return attribute_names(code) if "super" in _facts(code).global_names else Attributes(frozenset(), False)
+
+
+def writes_text(code: types.CodeType) -> bool:
+    """Whether a function's code may write objects as text."""
+    return _facts(code).writes_text
+
+
+def asks_for_names(code: types.CodeType) -> bool:
+    """Whether a function's code goes on where a name is missing: by `hasattr`, or by catching an error."""
+    return _facts(code).asks
+
+
+def asks_for_classes(code: types.CodeType) -> bool:
+    """Whether a function's code asks of which class a thing is."""
+    return _facts(code).asks_class
 
 
 def reaches_inside(code: types.CodeType) -> list[str]:
     """The attributes by which the code looks into functions, frames and classes, sorted: what it finds cannot be
     followed.
     """
-    return sorted(_facts(code).attributes & _INSIDE)
+    return sorted(_facts(code).inside)
+
+
+def uses_locale(code: types.CodeType) -> bool:
+    """Whether a function's code may write numbers as the locale does."""
+    return _facts(code).uses_locale

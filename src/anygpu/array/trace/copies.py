@@ -26,10 +26,11 @@ from anygpu.array.trace.captures import ARGUMENTS, KEYWORDS, CaptureSearch, slot
 from anygpu.array.trace.code import (
     APPROVED_BUILTINS,
     APPROVED_MODULES,
-    calls_super,
     global_names,
     is_approved_function,
     is_numpys,
+    is_refused,
+    names_after_super,
 )
 from anygpu.array.trace.numpy_names import REPLACED, NumpyNames
 
@@ -51,10 +52,10 @@ class Copies:
         self._made: dict[int, Any] = {}
         self._globals: dict[int, dict[str, Any]] = {}
         self._cells: dict[int, types.CellType] = {}
-        self._classes: dict[int, type[Any]] = {}
         self._made_classes: list[type[Any]] = []
-        self._builtins = _Builtins(search, refuse).names
-        self._closed: dict[int, bool] = {}
+        self._builtins = _Builtins(search, refuse, self._taken).names
+        #: The first thing that each leads to and that is not the same among the copies; -1 if there is none.
+        self._open_parts: dict[int, int] = {}
         #: What changes in a copy is kept from the user, so it must be noticed: its name, the copy, and what it was.
         self._before: list[tuple[str, Any, Any]] = []
         self._cells_before: list[tuple[types.CellType, Any]] = []
@@ -112,7 +113,6 @@ class Copies:
         for cell in self._cells.values():
             del cell.cell_contents
         self._made.clear()
-        self._classes.clear()
         self._before.clear()
         self._cells_before.clear()
 
@@ -135,7 +135,7 @@ class Copies:
             case "value":
                 return value
             case "identity":
-                return self._taken(value)
+                return self._taken(value) if self.is_closed(position) else self._unfollowed(position)
             case "same":
                 return self.of(capture.expected)
             case "function":
@@ -153,7 +153,7 @@ class Copies:
             case "object":
                 return self._copy_object(position, value)
             case "class":
-                return self._class(value)
+                return self._class(position)
             case "module":
                 return self._copy_module(position, value)
             case "wrapper":
@@ -182,9 +182,16 @@ class Copies:
         if isinstance(value, types.ModuleType):
             if value.__name__ in APPROVED_MODULES:
                 return self._taken(value)
-        elif is_approved_function(value) or not callable(value) or isinstance(value, type):
+        elif is_approved_function(value) or not callable(value) or (isinstance(value, type) and not is_refused(value)):
             return REPLACED.get(id(value), value)
         return Unfollowed(f"it uses {name}, which anygpu cannot follow", self._refuse)
+
+    def _unfollowed(self, position: int) -> Unfollowed:
+        """In place of a thing that is never copied, and that leads to something that would have to be."""
+        self.is_closed(position)
+        open_part = self._search.captures[self._open_parts[position]].name
+        name = self._search.captures[position].name
+        return Unfollowed(f"it uses {name}, which depends on {open_part}, and anygpu cannot follow that", self._refuse)
 
     def _child(self, position: int, step: str) -> Any:
         """The copy of the only part that is reached by this step."""
@@ -211,7 +218,7 @@ class Copies:
         copied = types.FunctionType(function.__code__, names, function.__name__, None, cells)
         self._made[position] = copied
         copied.__qualname__ = function.__qualname__
-        copied.__module__ = function.__module__
+        copied.__module__, copied.__doc__ = function.__module__, function.__doc__
         for number, child in self._children(position, "cell"):
             # By this cell super() knows where to go on from: the class in which the method stands.
             is_class = function.__code__.co_freevars[number] == "__class__"
@@ -234,7 +241,8 @@ class Copies:
         parts = list(self._children(position, "item"))
         kind = type(value)
         if isinstance(value, tuple):
-            return tuple.__new__(kind, [self.of(child) for _, child in parts])
+            made = kind if kind is tuple else self._child(position, "type")
+            return made if type(made) is Unfollowed else tuple.__new__(made, [self.of(child) for _, child in parts])
         if kind is list:
             items: list[Any] = []
             self._made[position] = items
@@ -262,7 +270,10 @@ class Copies:
         It is made without `__init__`. Attributes that no code names are `Unfollowed`.
         """
         kind = type(thing)
-        copied = kind() if kind is types.SimpleNamespace else object.__new__(self._class(kind))
+        made = self._child(position, "type")
+        if type(made) is Unfollowed:
+            return made
+        copied = kind() if kind is types.SimpleNamespace else object.__new__(made)
         self._made[position] = copied
         if hasattr(thing, "__dict__"):
             for name in list(vars(thing)):
@@ -274,37 +285,43 @@ class Copies:
             _set_slot(kind, copied, name, self.of(child))
         return copied
 
-    def _class(self, kind: type[Any]) -> type[Any]:
+    def _class(self, position: int) -> Any:
         """The class itself, or a subclass with copies of the methods that lead to something that can change.
 
-        Refuses classes whose methods call `super()` where an inherited method would need a copy: the copy would call
-        the original.
+        There is none for errors, for classes that run code when they get a subclass, and where a method calls by
+        `super()` what would need a copy: the copy would call the original.
         """
-        known = self._classes.get(id(kind))
-        if known is not None:
-            return known
-        self._classes[id(kind)] = kind
+        kind = self._search.values[position]
         members = self._search.members
         found: dict[str, int] = {}
         inherited: dict[str, list[int]] = {}
         for cls in reversed(kind.__mro__[:-1]):
-            for (owner, name), position in members.items():
+            for (owner, name), member in members.items():
                 if owner == id(cls):
                     if name in found and self._search.captures[found[name]].kind in ("function", "member"):
                         inherited.setdefault(name, []).append(found[name])
-                    found[name] = position
-        open_members = {name: position for name, position in found.items() if not self.is_closed(position)}
-        if any(not self.is_closed(each) for positions in inherited.values() for each in positions) and any(
-            calls_super(code) for code in self._codes(found.values())
+                    found[name] = member
+        open_members = {name: member for name, member in found.items() if not self.is_closed(member)}
+        open_bases = {name for name, each in inherited.items() if not all(map(self.is_closed, each))}
+        if open_bases and any(
+            after.any_name or after.names & open_bases for after in map(names_after_super, self._codes(found.values()))
         ):
-            self._refuse(f"it uses {kind.__name__}, whose methods call those of its base classes")
-        if (open_members or self._search.sets_attributes) and not issubclass(kind, BaseException):
-            made = _subclass(kind)
-            self._classes[id(kind)] = made
-            for name, position in open_members.items():
-                setattr(made, name, self._member(position))
-            self._made_classes.append(made)
-        return self._classes[id(kind)]
+            why = f"it uses {kind.__name__}, whose methods call those of its base classes"
+            return Unfollowed(f"{why}, which anygpu cannot follow", self._refuse)
+        if not (open_members or self._search.sets_attributes):
+            return kind
+        if issubclass(kind, BaseException):
+            return self._unfollowed(position) if open_members else kind
+        if any("__init_subclass__" in vars(cls) and not is_approved_function(cls) for cls in kind.__mro__[:-1]):
+            why = f"it uses {kind.__name__}, which runs __init_subclass__"
+            return Unfollowed(f"{why}, and anygpu cannot follow that", self._refuse)
+        made = _subclass(kind)
+        # A member may lead back to the class.
+        self._made[position] = made
+        for name, member in open_members.items():
+            setattr(made, name, self._member(member))
+        self._made_classes.append(made)
+        return made
 
     def _codes(self, positions: Any) -> Iterator[types.CodeType]:
         """The code of all functions at these positions."""
@@ -330,8 +347,7 @@ class Copies:
 
     def is_closed(self, position: int) -> bool:
         """Whether a thing is the same among the copies: it leads to no input, and to nothing that can change."""
-        known = self._closed.get(position)
-        if known is None:
+        if position not in self._open_parts:
             seen: set[int] = set()
             left = [position]
             while left and not self._is_open(left[-1]):
@@ -339,8 +355,8 @@ class Copies:
                 if each not in seen:
                     seen.add(each)
                     left += self._leads_to(each)
-            known = self._closed[position] = not left
-        return known
+            self._open_parts[position] = left[-1] if left else -1
+        return self._open_parts[position] < 0
 
     def _is_open(self, position: int) -> bool:
         """Whether a thing may do something that its copy would do differently."""
@@ -348,6 +364,8 @@ class Copies:
         if kind == "function":
             names = global_names(value.__code__).difference(value.__globals__)
             return bool(names & _WATCHED) or not names <= APPROVED_BUILTINS
+        if kind == "container":
+            return type(value) is not tuple
         return kind not in ("value", "identity", "same", "class", "member", "wrapper")
 
     def _leads_to(self, position: int) -> list[int]:
@@ -382,6 +400,7 @@ def _subclass(kind: type[Any]) -> type[Any]:
     """A subclass that stands in for a class while its instances are traced, with its name and metaclass."""
     names = {
         "__slots__": (),
+        "__doc__": kind.__doc__,
         "_anygpu_original": kind,
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
@@ -449,9 +468,11 @@ class _Builtins:
     Those that compute are Python's own. Those that look at types and attributes hide the copies, and all others refuse.
     """
 
-    def __init__(self, search: CaptureSearch, refuse: Refuse) -> None:
+    def __init__(self, search: CaptureSearch, refuse: Refuse, taken: Callable[[Any], Any]) -> None:
         self._search = search
         self._refuse = refuse
+        #: What traced code gets in place of a module.
+        self._taken = taken
         names: dict[str, Any] = {name: each for name, each in vars(builtins).items() if name in APPROVED_BUILTINS}
         for name in vars(builtins):
             if name not in names and callable(getattr(builtins, name)):
@@ -472,7 +493,7 @@ class _Builtins:
         """A version of `getattr` and its kind that refuses computed names."""
 
         def called(thing: Any, name: str, *more: Any) -> Any:
-            is_known = self._search.any_name or name in self._search.names or isinstance(thing, types.ModuleType)
+            is_known = self._search.any_name or name in self._search.names
             if not is_known and hasattr(thing, "__dict__"):
                 self._refuse("it accesses attributes by computed names")
             return real(thing, name, *more)
@@ -485,14 +506,9 @@ class _Builtins:
         if level or not (name in APPROVED_MODULES or is_numpys(name)):
             self._refuse(f"it imports {name}")
         module = importlib.import_module(name if fromlist else name.partition(".")[0])
-        return NumpyNames(self._numpy_name) if module is np else module
-
-    def _numpy_name(self, name: str, value: Any) -> Any:
-        """An object of NumPy's, or one that refuses to be used if it cannot be followed."""
-        is_known = is_approved_function(value) or not callable(value) or isinstance(value, type)
-        if is_known and getattr(value, "__name__", "") != "numpy.random":
-            return value
-        return Unfollowed(f"it uses np.{name}, which anygpu cannot follow", self._refuse)
+        if type(module) is not types.ModuleType:
+            self._refuse(f"it imports {name}, in whose place there is a {type(module).__name__}")
+        return self._taken(module)
 
 
 def _has(thing: Any, name: str) -> bool:

@@ -7,8 +7,11 @@ another. `compiled_reader` writes both out as one Python function for the captur
 from __future__ import annotations
 
 import operator
+import sys
 import types
+from abc import get_cache_token
 from collections.abc import Callable, Sequence
+from struct import pack
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
@@ -38,10 +41,14 @@ def is_in_order(array: Any) -> bool:
 
 
 def bits(value: Any) -> Any:
-    """A key that tells a value from all others of its type: 0.0 from -0.0 too; all NaN of one type are the same."""
+    """A key that tells a value from all others of its type: 0.0 from -0.0 too, and a NaN from -NaN."""
     kind = type(value)
     if kind in (int, str, bytes, bool, type(None)):
         return value
+    if kind is float:
+        return pack("d", value)
+    if kind is complex:
+        return pack("dd", value.real, value.imag)
     if isinstance(value, np.generic):
         return value.dtype.str, value.tobytes()
     if kind is tuple or kind is frozenset:
@@ -78,9 +85,19 @@ def is_ref(value: Any, known: Any) -> bool:
 
 
 def same_class(value: Any, expected: Any) -> bool:
-    """Whether it is the same class, with as many members."""
-    kind, count = expected
-    return value is kind() and len(vars(value)) == count
+    """Whether it is the same class, with members of the same names and as many bases."""
+    kind, names, bases = expected
+    return value is kind() and [*vars(value)] == names and len(value.__mro__) == bases
+
+
+def same_module(value: Any, known: Any) -> bool:
+    """Whether it is the module that is referred to, and has not become one of another class."""
+    return value is known() and type(value) is types.ModuleType
+
+
+def same_partial(value: Any, expected: Any) -> bool:
+    """Whether it is a partial function that carries no attributes."""
+    return type(value) is expected and not value.__dict__
 
 
 def same_value(value: Any, expected: Any) -> bool:
@@ -105,14 +122,31 @@ def same_code(value: Any, code: Any) -> bool:
     return type(value) is types.FunctionType and value.__code__ is code
 
 
+class _Itself:
+    """In place of a key that is known by being itself: a reference to it."""
+
+    __slots__ = ("ref",)
+
+    def __init__(self, key: Any) -> None:
+        self.ref = weak(key)
+
+
+def _is_plain(key: Any) -> bool:
+    """Whether a key is a number, a text, or a tuple of such."""
+    return type(key) in PLAIN or (type(key) is tuple and all(map(_is_plain, key)))
+
+
+def _same_key(key: Any, known: Any) -> bool:
+    """Whether a key of a dictionary is the one that was there: the same object, or of the same type and bits."""
+    if type(known) is _Itself:
+        return key is known.ref()
+    return type(key) is type(known) and bool(bits(key) == bits(known))
+
+
 def container_facts(value: Any) -> Any:
-    """The type and the length of a container, and the keys of a dictionary in their order: plain ones by their bits,
-    others by identity.
-    """
-    kind = type(value)
-    if isinstance(value, dict):
-        return kind, len(value), [(type(key), bits(key) if type(key) in PLAIN else id(key)) for key in value]
-    return kind, len(value), None
+    """The type and the length of a container, and the keys of a dictionary in their order."""
+    keys = [key if _is_plain(key) else _Itself(key) for key in value] if isinstance(value, dict) else None
+    return type(value), len(value), keys
 
 
 def same_container(value: Any, expected: Any) -> bool:
@@ -120,7 +154,8 @@ def same_container(value: Any, expected: Any) -> bool:
     kind, length, keys = expected
     if type(value) is not kind or len(value) != length:
         return False
-    return keys is None or container_facts(value)[2] == keys
+    # Texts are mostly the same objects, which takes a tenth of the time.
+    return not keys or all(map(operator.is_, value, keys)) or all(map(_same_key, value, keys))
 
 
 def attribute_keys(value: Any) -> tuple[str, ...]:
@@ -137,6 +172,30 @@ def same_object(value: Any, expected: Any) -> bool:
 def lacks(thing: Any, name: Any) -> bool:
     """Whether a thing has no attribute of this name."""
     return not hasattr(thing, name)
+
+
+def lacks_all(thing: Any, names: Any) -> bool:
+    """Whether none of these names is in the dictionary of a thing."""
+    return cast(bool, thing.__dict__.keys().isdisjoint(names))
+
+
+def is_empty(cell: Any, expected: Any) -> bool:
+    """Whether a cell of a closure holds nothing."""
+    try:
+        cell.cell_contents  # noqa: B018 - an empty cell raises
+    except ValueError:
+        return True
+    return False
+
+
+def same_options(value: Any, expected: Any) -> bool:
+    """Whether NumPy's options for printing are the same object, or equal."""
+    return bool(value is expected or value == expected)
+
+
+def same_registrations(thing: Any, token: Any) -> bool:
+    """Whether no class was registered with an abstract base class since."""
+    return bool(get_cache_token() == token)
 
 
 def are_absent(around: Any, names: Any) -> bool:
@@ -165,6 +224,13 @@ def digest(array: Any) -> bytes:
     return blake2b(np.ascontiguousarray(array).data.cast("B"), digest_size=16).digest()
 
 
+def print_options() -> Callable[[], Any]:
+    """What gives NumPy's options for printing: another object, or another value, after each change."""
+    # NumPy's public function makes a copy, which takes ten times as long.
+    kept = getattr(sys.modules.get("numpy._core.printoptions"), "format_options", None)
+    return np.get_printoptions if kept is None else cast(Callable[[], Any], kept.get)
+
+
 STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "root": lambda parent, key: parent[key],
     "item": operator.getitem,
@@ -189,7 +255,11 @@ STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "args": lambda made, _: made.args,
     "keywords": lambda made, _: made.keywords,
     "factory": lambda made, _: made.default_factory,
-    "wrapped": lambda thing, _: thing.__wrapped__,
+    "wrapped": lambda thing, _: thing.function,
+    "empty cell": lambda function, number: function.__closure__[number],
+    "imported": lambda function, name: sys.modules[name],
+    "member": lambda kind, name: kind._member_map_[name],
+    "print options": lambda function, options: options(),
 }
 
 #: What taking a step raises when the thing is not there any more.
@@ -219,6 +289,21 @@ _EXPRESSIONS = {
     STEPS["itself"]: "{v}",
     STEPS["self"]: "{v}.__self__",
     STEPS["func"]: "{v}.__func__",
+    STEPS["type"]: "type({v})",
+    STEPS["mro"]: "{v}.__mro__[{k}]",
+    STEPS["wrapped"]: "{v}.function",
+    STEPS["member"]: "{v}._member_map_[{k}]",
+    STEPS["print options"]: "{k}()",
+}
+
+#: Tests as the conditions under which they fail, of a value {v} and of what is expected, {e}; others are called.
+_FAILURES: dict[Callable[[Any, Any], bool], str] = {
+    is_of: "type({v}) is not {e}",
+    is_of_ref: "type({v}) is not {e}()",
+    is_ref: "{v} is not {e}()",
+    same_code: "type({v}) is not FunctionType or {v}.__code__ is not {e}",
+    same_module: "{v} is not {e}() or type({v}) is not ModuleType",
+    same_options: "{v} is not {e} and {v} != {e}",
 }
 
 
@@ -230,7 +315,8 @@ def compiled_reader(
     It returns the values that are `wanted`, by position, all of them if that is left out; `None` when a guard fails or
     a step leads nowhere. Two captures that must be `distinct` may not be one object.
     """
-    names: dict[str, Any] = {"GONE": GONE, "FunctionType": FunctionType, "in_order": is_in_order}
+    names: dict[str, Any] = {"GONE": GONE, "FunctionType": FunctionType, "ModuleType": types.ModuleType}
+    names["in_order"] = is_in_order
     lines = ["def read(arguments, keywords, function):", "  try:"]
     for number, each in enumerate(captures):
         lines.append(f"    v{number} = {_expression(number, each, names)}")
@@ -268,14 +354,16 @@ def _failure(number: int, capture: Capture, names: dict[str, Any]) -> str | None
         return f"{v} is not v{capture.expected}"
     if test is always:
         return None
-    if test is is_of:
-        return f"type({v}) is not {e}"
-    if test is is_of_ref:
-        return f"type({v}) is not {e}()"
-    if test is is_ref:
-        return f"{v} is not {e}()"
-    if test is same_code:
-        return f"type({v}) is not FunctionType or {v}.__code__ is not {e}"
+    known = _FAILURES.get(test)
+    if known is not None:
+        return known.format(v=v, e=e)
+    if test is same_class:
+        kind, members, bases = capture.expected
+        names[e], names[f"m{number}"] = kind, members
+        return f"{v} is not {e}() or [*{v}.__dict__] != m{number} or len({v}.__mro__) != {bases}"
+    if test is same_object and capture.expected[1]:
+        names[e], names[f"m{number}"] = capture.expected[0], list(capture.expected[1])
+        return f"type({v}) is not {e}() or [*{v}.__dict__] != m{number}"
     if test is same_container and not capture.expected[2]:
         kind, length, _ = capture.expected
         names[e] = kind
