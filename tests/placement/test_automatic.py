@@ -487,8 +487,8 @@ def test_the_next_process_looks_with_the_first_call(tmp_path: Path, monkeypatch:
     for _ in range(6):
         assert np.array_equal(later(x), _newton(x))
         background.settle(60)
-        for each in loading.segments.threads:
-            each.join(60)
+        if loading.segments.thread is not None:
+            loading.segments.thread.join(60)
     receipt = ag.last_receipt()
     assert receipt is not None
     assert receipt.reason.startswith("deferred automatically: ")

@@ -15,8 +15,11 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+
+from anygpu.base import forks
 
 # -- the thread
 
@@ -39,6 +42,7 @@ class Background:
         """`when_idle` is called on the thread when there was nothing to do for a while."""
         self._when_idle = when_idle
         self.begin_anew()
+        _all.add(self)
 
     def begin_anew(self) -> None:
         """Begin without a thread and without jobs, with new locks: also for a forked child, which has none of the
@@ -87,7 +91,8 @@ class Background:
         """Around the use of a library of this process: Python does not end meanwhile, as the library would crash."""
         self._holding += 1
         try:
-            yield
+            with forks.fork_allowed():
+                yield
         finally:
             self._holding -= 1
 
@@ -113,7 +118,8 @@ class Background:
         """Run the jobs one after the other until `close`; one that raises is logged, and the next one runs."""
         while (job := self._next()) is not None:
             try:
-                job()
+                with forks.no_fork():
+                    job()
             except Exception:
                 import logging  # late: it takes 5 ms, and jobs do not fail
 
@@ -137,6 +143,9 @@ class Background:
         with self._lock:
             self._arrived.wait_for(is_there)
             return None if self._closed else self._jobs.popleft()
+
+
+_all: weakref.WeakSet[Background] = weakref.WeakSet()
 
 
 # -- its pace
@@ -276,15 +285,18 @@ def at_leisure(operation: float = 0.0) -> Iterator[None]:
     with yielding():
         yield
     waiting = _SWITCH_SECONDS / (_SWITCH_SECONDS + operation)
-    pause(min((time.thread_time() - begin) * waiting / _LEISURE_SHARE, _LONGEST_PAUSE))
+    with forks.fork_allowed():
+        pause(min((time.thread_time() - begin) * waiting / _LEISURE_SHARE, _LONGEST_PAUSE))
 
 
 pause = time.sleep
 
 
 def _in_child() -> None:
-    """After a fork, in the child: put the interval back, as blocks on other threads never end there."""
+    """After a fork, in the child, which has none of the threads: their jobs and their blocks never end there."""
     global _switching
+    for each in list(_all):
+        each.begin_anew()
     if _switching.is_short:
         _switching.undo()
     _switching = _Switching()
