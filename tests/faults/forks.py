@@ -42,7 +42,7 @@ MOMENTS = {"compiling": 30, "loading": 10, "recalled": 10, "threads": 30, "exiti
 #: What children do, and how often in a hundred.
 ACTS = {"call": 40, "end": 25, "multiprocessing": 20, "fork": 10, "compile": 5}
 #: Seconds after which a child hangs: far more than any takes on a busy machine.
-DEADLINE = 30.0
+DEADLINE = 120.0
 #: Children that run at the same time.
 _AT_ONCE = 4
 _WRONG, _HANGS = 3, 4

@@ -427,10 +427,10 @@ class _Child:
         self.child = Child(request, serves=stays)
 
         def read() -> None:
-            channel = io.BufferedReader(cast("io.FileIO", self.child.process.stdout))
-            # With a limit, so that a child which floods its channel with one endless line cannot fill our memory.
-            while line := channel.readline(_LONGEST_LINE):
-                events.put((name, self, line))
+            with io.BufferedReader(cast("io.FileIO", self.child.process.stdout)) as channel:
+                # With a limit, so that a child which floods its channel with one endless line cannot fill our memory.
+                while line := channel.readline(_LONGEST_LINE):
+                    events.put((name, self, line))
             events.put((name, self, None))
 
         self._reader = threading.Thread(target=read, name=f"anygpu-probe-{name}", daemon=True)

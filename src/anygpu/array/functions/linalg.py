@@ -6,6 +6,7 @@ computed.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, overload
@@ -494,11 +495,12 @@ def eigvalsh(a: Any, UPLO: str = "L") -> Array:  # noqa: N803
 def eig(a: Any) -> EigResult:
     """Eigenvalues and right eigenvectors.
 
-    As in NumPy, those of a real matrix are real if all of them can be, so its eigenvalues are computed now.
+    NumPy before 2.5 gives those of a real matrix as real numbers if all of them can be. Where such a NumPy is installed
+    they are computed now.
     """
     x = _square(a)
     parts = [recording.apply(Linear("eig", part), x) for part in (0, 1)]
-    if KIND[x.spec.dtype] != "complex" and _all_real(parts):
+    if KIND[x.spec.dtype] != "complex" and _may_be_real() and _all_real(parts):
         parts = [recording.unary("real", part) for part in parts]
     return EigResult(*map(Array, parts))
 
@@ -508,9 +510,15 @@ def eigvals(a: Any) -> Array:
     """Eigenvalues, in no particular order; see `eig`."""
     x = _square(a)
     values = recording.apply(Linear("eig"), x)
-    if KIND[x.spec.dtype] != "complex" and _all_real([values]):
+    if KIND[x.spec.dtype] != "complex" and _may_be_real() and _all_real([values]):
         values = recording.unary("real", values)
     return Array(values)
+
+
+@functools.cache
+def _may_be_real() -> bool:
+    """Whether the installed NumPy gives real eigenvalues as real numbers."""
+    return np.linalg.eigvals(np.ones((1, 1))).dtype.kind == "f"
 
 
 # Operands
