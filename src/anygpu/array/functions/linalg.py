@@ -6,7 +6,6 @@ computed.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, overload
@@ -18,6 +17,7 @@ from anygpu.array.core.arguments import diagonal_path
 from anygpu.array.core.array import Array, as_array, device_of
 from anygpu.array.core.device import ArrayDevice
 from anygpu.array.core.expression import Value, active_tracer, compute
+from anygpu.array.core.installed_numpy import has_real_eigenvalues
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.views import attach
 from anygpu.array.functions import matrices, products
@@ -500,7 +500,7 @@ def eig(a: Any) -> EigResult:
     """
     x = _square(a)
     parts = [recording.apply(Linear("eig", part), x) for part in (0, 1)]
-    if KIND[x.spec.dtype] != "complex" and _may_be_real() and _all_real(parts):
+    if KIND[x.spec.dtype] != "complex" and has_real_eigenvalues() and _all_real(parts):
         parts = [recording.unary("real", part) for part in parts]
     return EigResult(*map(Array, parts))
 
@@ -510,15 +510,9 @@ def eigvals(a: Any) -> Array:
     """Eigenvalues, in no particular order; see `eig`."""
     x = _square(a)
     values = recording.apply(Linear("eig"), x)
-    if KIND[x.spec.dtype] != "complex" and _may_be_real() and _all_real([values]):
+    if KIND[x.spec.dtype] != "complex" and has_real_eigenvalues() and _all_real([values]):
         values = recording.unary("real", values)
     return Array(values)
-
-
-@functools.cache
-def _may_be_real() -> bool:
-    """Whether the installed NumPy gives real eigenvalues as real numbers."""
-    return np.linalg.eigvals(np.ones((1, 1))).dtype.kind == "f"
 
 
 # Operands
