@@ -80,6 +80,13 @@ class Function:
         self.offloaded.prepare(self._x)
 
 
+def called(number: float) -> None:
+    """Call such a function a few times."""
+    function = Function(number)
+    for _ in range(3):
+        function.call()
+
+
 class Children:
     """The forked children of this process, and how they ended."""
 
