@@ -39,6 +39,7 @@ LIVES: dict[str, str] = {
     "everything is imported by others": "new ready due begun tracing traced compiling agreed trial proved native",
     "an earlier process has compared it": "new load loading ready due begun tracing kept trial proved native",
     "the caller waits for native code": "new prepare tracing traced compiling agreed trial proved native",
+    "imported once more in a forked child": "new load loading load loading ready due",
     "asked for while it is imported": "new load loading prepare tracing traced compiling",
     "asked for before the next call": "new ready due prepare tracing kept trial",
     "asked for twice at once": "new prepare tracing prepare tracing traced compiling",
@@ -240,7 +241,10 @@ def test_what_is_needed_is_imported_where_that_takes_little() -> None:
 
 
 def test_an_import_is_begun_once() -> None:
-    assert decide(_brought_to("loading"), USUAL._replace(is_loaded=False)) is None
+    beside = USUAL._replace(is_loaded=False, is_loading=True)
+    assert decide(_brought_to("loading"), beside) is None
+    in_a_forked_child = beside._replace(is_loading=False)
+    assert decide(_brought_to("loading"), in_a_forked_child) == ("load", 1.5 * 0.06)
 
 
 def test_short_calls_wait_until_all_imports_have_ended() -> None:

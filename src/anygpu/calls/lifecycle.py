@@ -63,7 +63,7 @@ _ENDS_NATIVE: dict[Event, State] = {
 #: seen what another one did.
 TRANSITIONS: dict[State, dict[Event, State]] = {
     "new": {"postponed": "new", "load": "loading", "ready": "due", "plan": "planned", "prepare": "tracing"},
-    "loading": {"ready": "due", "plan": "planned", "prepare": "tracing"},
+    "loading": {"load": "loading", "ready": "due", "plan": "planned", "prepare": "tracing"},
     "due": {"begun": "tracing", "postponed": "waiting", "prepare": "tracing"},
     "tracing": {
         "traced": "compiling",

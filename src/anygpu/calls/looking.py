@@ -42,7 +42,8 @@ def decide(life: Life, facts: Facts) -> tuple[Event, float] | None:
         return ("postponed", 4 * max(life.look_at, facts.seconds)) if life.state != "loading" else None
     if not facts.is_loaded:
         if life.state == "loading":
-            return None
+            # No thread imports it in a forked child: it has to be begun once more.
+            return None if facts.is_loading else ("load", 1.5 * facts.seconds)
         if facts.seconds >= BEFORE_COSTLY or facts.can_load:
             return "load", 0.0
         return "postponed", 1.5 * facts.seconds

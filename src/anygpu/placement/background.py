@@ -14,8 +14,11 @@ import contextlib
 import os
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+
+from anygpu.base import forks
 
 # -- the thread
 
@@ -38,6 +41,7 @@ class Background:
         """`when_idle` is called on the thread when there was nothing to do for a while."""
         self._when_idle = when_idle
         self.begin_anew()
+        _all.add(self)
 
     def begin_anew(self) -> None:
         """Begin without a thread and without jobs, with new locks: also for a forked child, which has none of the
@@ -86,7 +90,8 @@ class Background:
         """Around the use of a library of this process: Python does not end meanwhile, as the library would crash."""
         self._holding += 1
         try:
-            yield
+            with forks.fork_allowed():
+                yield
         finally:
             self._holding -= 1
 
@@ -112,7 +117,8 @@ class Background:
         """Run the jobs one after the other until `close`; one that raises is logged, and the next one runs."""
         while (job := self._next()) is not None:
             try:
-                job()
+                with forks.no_fork():
+                    job()
             except Exception:
                 import logging  # late: it takes 5 ms, and jobs do not fail
 
@@ -136,6 +142,9 @@ class Background:
         with self._lock:
             self._arrived.wait_for(is_there)
             return None if self._closed else self._jobs.popleft()
+
+
+_all: weakref.WeakSet[Background] = weakref.WeakSet()
 
 
 # -- its pace
@@ -263,8 +272,10 @@ def yielding() -> Iterator[None]:
 
 
 def _in_child() -> None:
-    """After a fork, in the child: put the interval back, as blocks on other threads never end there."""
+    """After a fork, in the child, which has none of the threads: their jobs and their blocks never end there."""
     global _switching
+    for each in list(_all):
+        each.begin_anew()
     if _switching.is_short:
         _switching.undo()
     _switching = _Switching()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import time
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
@@ -83,8 +82,6 @@ _set_last = last_receipt.set
 _listening = listeners.get
 
 background = Background()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=background.begin_anew)
 #: By the code of a function: why it stays on NumPy, because native code was wrong.
 pinned: dict[Hashable, str] = {}
 

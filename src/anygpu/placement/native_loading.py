@@ -11,6 +11,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from anygpu.base.forks import no_fork
 from anygpu.base.this_process import usable_processors
 from anygpu.placement.background import yielding
 from anygpu.placement.history import hints
@@ -63,15 +64,13 @@ def _start_compiler() -> None:
 
     start_compiler()
     importlib.import_module("anygpu.engines.cpu.runtime")
-    waiting = threading.Thread(target=_make_runtime_quietly, name="anygpu-runtime", daemon=True)
-    native.threads.append(waiting)
-    waiting.start()
+    threading.Thread(target=_make_runtime_quietly, name="anygpu-runtime", daemon=True).start()
 
 
 def _make_runtime_quietly() -> None:
     """Make the native runtime on a thread, without raising."""
     # Whoever needs it gets the error.
-    with contextlib.suppress(Exception), yielding():
+    with contextlib.suppress(Exception), no_fork(), yielding():
         _make_runtime()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import msgspec
 
 from anygpu.base.disturbance import DisturbanceWatch, Reading, read_processors
+from anygpu.base.forks import lock
 from anygpu.engines.catalogue import is_automatic
 from anygpu.errors import DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import CPU, Device
@@ -364,7 +364,7 @@ def allows_numpy(options: Options) -> bool:
 
 
 _default: Planner | None = None
-_making = threading.Lock()
+_making = lock()
 
 
 def _users_history() -> CallHistory:

@@ -8,10 +8,11 @@ nothing. `decomposed` spells a node out as products and a softmax where a target
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
+from anygpu.base.lazy import cached_property
 from anygpu.engines.codegen.dialects.printer import Printer
 from anygpu.engines.codegen.dialects.wgsl import WGSLPrinter
 from anygpu.engines.codegen.elementwise import narrowed

@@ -25,6 +25,7 @@ from anygpu.array.core.array import Array
 from anygpu.array.core.device import to_numpy_dtype
 from anygpu.array.core.structure import flatten
 from anygpu.base.cache_folder import cache_folder
+from anygpu.base.forks import lock, rlock
 from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import catalogue, entry_of, every_engine
 from anygpu.engines.codegen.custom.reflected import Reflected
@@ -92,7 +93,7 @@ class _Slot:
 
     def __init__(self) -> None:
         """A place for the worker of one device, which is opened when it is needed."""
-        self.lock = threading.Lock()
+        self.lock = lock()
         self.worker: Worker | None = None
         #: Whether it has run no kernel yet, so that no other kernel can be to blame.
         self.fresh = True
@@ -107,7 +108,7 @@ class Sandboxes:
         """Children are opened when they are needed, and ended after `idle` seconds without work by the `clock`."""
         self._idle = idle
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._slots: dict[str, _Slot] = {}
         self._over = False
 
@@ -260,7 +261,6 @@ class Sandboxes:
 
     def _forked(self) -> None:
         """In a process that was forked from ours: the children are not ours, and neither are the threads."""
-        self._lock = threading.Lock()
         self._slots = {}
 
 
@@ -420,7 +420,7 @@ class FirstUse:
         self._launcher = launcher
         self._trials = trials
         self._timeout = timeout
-        self._lock = threading.RLock()
+        self._lock = rlock()
         #: By device and kind of call.
         self._tried: dict[tuple[str, str], AnyGPUError | None] = {}
         self._passed: set[Any] = set()

@@ -13,7 +13,6 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +20,7 @@ import msgspec
 from anygpu.array.core.abstract_device import AbstractDevice
 from anygpu.array.core.array import Array, as_value
 from anygpu.array.core.recording import apply
+from anygpu.base.lazy import cached_property
 from anygpu.engines.catalogue import traits_of
 from anygpu.engines.codegen.custom.reflected import (
     ConstantNumber,
