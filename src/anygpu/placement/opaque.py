@@ -66,7 +66,7 @@ def place_opaque(call: Call, timer: PhaseTimer | None = None) -> tuple[Any, Rece
             planner.recall.keep_opaque(site, call.function, form.program)
         predicted_bytes = form.predicted(name, rows)
     with (
-        planner.using((name,), predicted or 0.0),
+        planner.using(name, predicted or 0.0),
         _Measuring(worker, device, form.is_to_be_measured(name, rows)) as memory,
     ):
         with timer.phase("write"):

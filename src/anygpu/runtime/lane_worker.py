@@ -37,7 +37,7 @@ from anygpu.receipts.receipt import Attempt, Phases, PhaseTimer, Receipt, attrib
 from anygpu.runtime.batches import Batch, BatchResults, CheckStatus, LaunchCheck
 from anygpu.runtime.future import GivingWay
 from anygpu.runtime.lanes import PLANNING, Job, Lane
-from anygpu.runtime.routing import KindOfBatches, Routing, lane_of
+from anygpu.runtime.routing import KindOfBatches, Routing
 from anygpu.runtime.stacking import OpaqueRunner
 from anygpu.workers.task_lifecycle import FINAL, Deliver, Fail, Failed, Finished, Requeue, Started
 from anygpu.workers.worker import Ran
@@ -100,9 +100,7 @@ class LaneWorker:
         """Kill the worker that runs the task."""
         if job.choice is None:
             return
-        facts = job.call.site.candidates.predictions.get(job.choice.candidate)
-        for device in facts.way.devices if facts is not None else (job.choice.candidate,):
-            self._planner.places.kill(device)
+        self._planner.places.kill(job.choice.candidate)
 
     # -- work, on the thread of a lane
 
@@ -183,9 +181,9 @@ class LaneWorker:
         """The event for tasks that start there now."""
         if name == "numpy":
             return _STARTED_AT_HOME
-        places, lane = self._planner.places, lane_of(name)
-        home = places.isolation(lane, site.options.isolation)
-        return Started(name, places.generation(lane) or 0, alone=alone, killable=alone and home != "thread")
+        places = self._planner.places
+        home = places.isolation(name, site.options.isolation)
+        return Started(name, places.generation(name) or 0, alone=alone, killable=alone and home != "thread")
 
     def begin(self, job: Job, choice: DeviceChoice, start: Started) -> bool:
         """Mark the task as running, unless it was cancelled or has expired since it was taken."""
@@ -240,7 +238,7 @@ class LaneWorker:
                 self._opaque.run(job)
                 return
             choice = self._choose_again(call, choice, timer, is_forced=job.forced is not None)
-            if lane_of(choice.candidate) != lane.name:
+            if choice.candidate != lane.name:
                 # Now that it was traced, another device is known to be faster.
                 self._requeue(job)
                 return
@@ -429,7 +427,7 @@ class LaneWorker:
         if not running:
             return
         try:
-            with planner.using((choice.candidate,), planned.seconds):
+            with planner.using(choice.candidate, planned.seconds):
                 worker = planner.worker(choice.candidate, jobs[0].call.site.options)
                 made = batches.run(planned, worker, _timeout(running, begun))
         except BaseException as error:  # noqa: BLE001

@@ -85,8 +85,7 @@ def tilings_of(builder: KernelBuilder, group: Group) -> list[Tiling]:
     """Candidates, the best guess first."""
     found = product_of(builder, group.members[0])
     type = compute_type(builder.program.specs[found.node].dtype)
-    vectors = _Accessors(builder, group, found).vectors
-    return matmul.tilings(builder.target, found.sizes, type, vectors, subgroup_size=builder.target.subgroup_size)
+    return matmul.tilings(builder.target, found.sizes, type, subgroup_size=builder.target.subgroup_size)
 
 
 def product_kernels(

@@ -263,7 +263,7 @@ def _estimates(plan: Plan) -> list[DeviceEstimate]:
     """The estimates of a plan for each device, with the time that placing a call takes."""
     found = []
     for each in plan.candidates:
-        if each.device == "numpy" or "+" in each.device:
+        if each.device == "numpy":
             continue
         moving = None if each.phases is None else each.phases.write + each.phases.read
         found.append(
