@@ -57,8 +57,6 @@ class NativeSite(NumpySite):
         if self.known_faster:
             self._look()
 
-    # -- calls
-
     def run(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
     ) -> Any:
@@ -81,8 +79,6 @@ class NativeSite(NumpySite):
         self.add(seconds)
         if self.seconds >= self._look_at:
             self._look()
-
-    # -- the life
 
     @property
     def life(self) -> Life:
@@ -117,18 +113,6 @@ class NativeSite(NumpySite):
     def retry_after(self, factor: float, event: Event = "refused for now", reason: str | None = None) -> None:
         """Run calls on NumPy until they have taken `factor` times as long as so far."""
         self.tell(event, reason=reason, look_at=factor * self.seconds)
-
-    def settle_on_numpy(self, reason: str, event: Event = "refused") -> None:
-        """Run calls on NumPy from now on."""
-        self.tell(event, reason=reason)
-
-    def interpose(self, code: Runner) -> None:
-        """Have `code` run the next call, whatever the state; it gives the calls back with `resume`."""
-        self.code, self.runs_as_is = code, False
-
-    def resume(self) -> None:
-        """Run calls as the state says again, in a state that runs them on NumPy."""
-        self.runs_as_is, self.code = True, None
 
     def _look(self) -> None:
         """Decide what comes next, and begin it."""

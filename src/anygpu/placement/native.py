@@ -127,7 +127,7 @@ def traced_for(site: NativeSite, call: Called, seconds: float | None) -> tuple[T
     """
     known, why = site.known, pinned.get(code_of(call.function))
     if why is not None:
-        site.settle_on_numpy(why)
+        site.tell("refused", reason=why)
         return None, frozenset()
     modes = loud(modes_now())
     if modes is not None:
@@ -245,19 +245,19 @@ def reported(site: NativeSite) -> Iterator[None]:
     try:
         yield
     except AnyGPUError as error:
-        site.settle_on_numpy(f"native code for it could not be made: {error}")
+        site.tell("refused", reason=f"native code for it could not be made: {error}")
     except Exception as error:
         import logging  # late: it takes 5 ms
 
         logging.getLogger(__name__).exception("native code could not be tried")
-        site.settle_on_numpy(f"native code for it failed in a trial: {type(error).__name__}: {error}")
+        site.tell("refused", reason=f"native code for it failed in a trial: {type(error).__name__}: {error}")
 
 
 def _say_what_is_missing(site: NativeSite, function: Callable[..., Any], traced: Traced, error: MissingExtra) -> None:
     """Nothing compiles here: the receipt has the command that installs it, and a first warning the gain to expect."""
     from anygpu.placement.native_speed import warn_once  # which no usual installation needs
 
-    site.settle_on_numpy(f"numpy runs it, because {error}")
+    site.tell("refused", reason=f"numpy runs it, because {error}")
     warn_once(site.note.task, function, traced.program, error)
 
 

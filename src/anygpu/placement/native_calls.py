@@ -364,8 +364,9 @@ class NativeCalls:
         changes = site.life.changes + 1
         if changes > _MOST_CHANGES:
             changed = self._traced.changed(call.function, call.arguments, call.keywords)
-            site.settle_on_numpy(
-                f"it cannot be traced: {changed} changes from call to call, and decides what it computes."
+            site.tell(
+                "refused",
+                reason=f"it cannot be traced: {changed} changes from call to call, and decides what it computes.",
             )
         else:
             site.retry_after(1.0 + 0.1 * changes, "changed")
@@ -530,10 +531,10 @@ def _pin(
         warning = tell(found, function)
         if warning is not None:
             # A filter has made an error of it, which the next call raises.
-            site.interpose(partial(_raise_once, site, warning))
+            site.code, site.runs_as_is = partial(_raise_once, site, warning), False
 
 
 def _raise_once(site: NativeSite, warning: Warning, *_: Any) -> Any:
     """Raise the warning in place of a call, and run the next ones on NumPy."""
-    site.resume()
+    site.runs_as_is, site.code = True, None
     raise warning

@@ -148,7 +148,9 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         functools.update_wrapper(self, function)
         autoreload = sys.modules.get("IPython.extensions.autoreload")
         if autoreload is not None:
-            _follow_reloads(autoreload)
+            from anygpu.calls.reloading import follow_reloads  # in notebooks alone
+
+            follow_reloads(autoreload)
         #: Whether the function becomes a method when it is an attribute of a class.
         self._binds = hasattr(type(function), "__get__") and not isinstance(function, types.MethodType)
         self._may_begin_on_host = _allows_numpy(options) and options.precision is None
@@ -285,9 +287,7 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         site = NativeSite(known, key, self._note_of_new)
         known.remember_native(key, site)
         if known.options.warm:
-            site.tell(
-                "ready", code=lambda function, arguments, keywords, begin: self._prepared(key, arguments, keywords)
-            )
+            site.tell("ready", code=lambda _, arguments, keywords, begin: self._prepared(key, arguments, keywords))
         return site
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -360,19 +360,6 @@ def _of_function(name: str) -> property:
 
 for _name in ("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__closure__", "__builtins__"):
     setattr(Offloaded, _name, _of_function(_name))
-
-
-def _follow_reloads(autoreload: Any) -> None:
-    """Have IPython's `%autoreload` update decorated functions in place, wherever they are held, as it does with plain
-    ones: its list of rules says for which objects it does that.
-    """
-    if all(applies is not _are_offloaded for applies, _ in autoreload.UPDATE_RULES):
-        autoreload.UPDATE_RULES.append((_are_offloaded, autoreload.update_function))
-
-
-def _are_offloaded(old: Any, new: Any) -> bool:
-    """Whether both are decorated functions."""
-    return isinstance(old, Offloaded) and isinstance(new, Offloaded)
 
 
 def _found(module: str | None, name: str) -> Any:
