@@ -494,18 +494,20 @@ def with_constants(module: Module, given: Mapping[str, ConstantNumber]) -> str:
         edits.append((*found.span("keyword"), "const   "))
         if name in given:
             start, stop = found.span("value") if found["value"] else (found.end() - 1,) * 2
-            text = _literal(found["value"] or "", given[name]) + "\n" * module.source.count("\n", start, stop)
+            text = _literal(found, given[name]) + "\n" * module.source.count("\n", start, stop)
             edits.append((start, stop, f" {text}" if found["value"] else f" = {text}"))
         elif not found["value"]:
             raise Unreadable(f"{name} has no value. Give it one: constants={{{name!r}: ...}}.", found.start("name"))
     return edited(module.source, edits)
 
 
-def _literal(before: str, value: ConstantNumber) -> str:
-    """The value as WGSL writes it: like the one before, with a point or without. Whether it fits, its compiler says."""
+def _literal(constant: re.Match[str], value: ConstantNumber) -> str:
+    """The value as WGSL writes it, with a point where the constant has one. Whether it fits, the compiler says."""
     if isinstance(value, bool):
         return str(value).lower()
-    return repr(float(value) if re.search(r"[.fh]|\de", before) else value)
+    before = (constant["value"] or "").strip()
+    is_real = constant["type"].startswith("f") if constant["type"] else re.match(r"-?[\d.]+[.eEfh]", before)
+    return repr(float(value) if is_real else value)
 
 
 def edited(source: str, edits: list[Edit]) -> str:
@@ -596,7 +598,8 @@ def _with_lengths(module: Module, functions: Sequence[WGSLFunction], numbers: Ma
         for found in _LENGTH.finditer(module.text, *function.body):
             if found[2] not in module.variables:
                 raise Unreadable("write the buffer's own name here: arrayLength(&name).", found.start())
-            yield found.start(), found.end(), f"anygpu_numbers.number_{numbers[found[2]]}"
+            if found[2] in numbers:
+                yield found.start(), found.end(), f"anygpu_numbers.number_{numbers[found[2]]}"
 
 
 def _folded(module: Module, function: WGSLFunction, first: int, edits: list[Edit]) -> str:
