@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import pytest
@@ -205,6 +206,19 @@ def test_texts_that_are_too_long_or_have_zeros() -> None:
         language_of(WGSL + "\0", language="wgsl")
     with pytest.raises(InvalidKernel):
         reflected("@compute " + "(" * 100_000)
+
+
+@pytest.mark.parametrize(
+    "text", ["@a  " * 60, "@a(1)  " * 60, "/* x */ // y\n" * 3000, "const  a  " * 2000, "((" * 3000]
+)
+def test_odd_texts_are_read_in_no_time(text: str) -> None:
+    begin = time.process_time()
+    assert (
+        reflected(f"{wgsl('')}{text}" if text[0] in "/c" else wgsl("", f"out[0] = 1.0; /* {text} */")).entry == "main"
+    )
+    with pytest.raises(InvalidKernel):
+        reflected(text + "@compute")
+    assert time.process_time() - begin < 5
 
 
 def test_mutated_texts_are_read_or_refused() -> None:

@@ -51,8 +51,8 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 }
 
 _INSIDE = r"\(((?:[^()]|\([^()]*\))*)\)"
-_ATTRIBUTE = re.compile(rf"@\s*(\w+)\s*(?:{_INSIDE})?")
-_ATTRIBUTES = rf"((?:@\s*\w+\s*(?:{_INSIDE})?\s*)*)"
+_ATTRIBUTE = re.compile(rf"@\s*(\w+)(?:\s*{_INSIDE})?")
+_ATTRIBUTES = rf"((?:@\s*\w+(?:\s*{_INSIDE})?\s*)*)"
 _FUNCTION = re.compile(rf"{_ATTRIBUTES}\bfn\s+(?P<name>\w+)\s*\(")
 _VARIABLE = re.compile(
     rf"{_ATTRIBUTES}\bvar\b\s*(?:<(?P<space>[\w\s,]*)>)?\s*(?P<name>\w+)\s*(?::(?P<type>[^;=]*))?[;=]"
@@ -62,6 +62,8 @@ _CONSTANT = re.compile(
 )
 _STRUCT = re.compile(r"\bstruct\s+(\w+)\s*\{([^{}]*)\}")
 _ALIAS = re.compile(r"\balias\s+(\w+)\s*=([^;]*);")
+_COMMENT = re.compile(r"//[^\n]*|/\*")
+_NESTED = re.compile(r"/\*|\*/")
 _LENGTH = re.compile(r"\barrayLength\b\s*(\(\s*&\s*(\w+)\s*\))?")
 
 #: Another text for the characters from the first place to before the second.
@@ -273,16 +275,18 @@ class Module:
 
 def without_comments(source: str) -> str:
     """The source with blanks in place of comments; block comments nest."""
-    text, place = source, 0
-    while (found := re.compile(r"//[^\n]*|/\*").search(text, place)) is not None:
-        place, depth = found.end(), int(found[0] == "/*")
+    parts: list[str] = []
+    place = 0
+    while (found := _COMMENT.search(source, place)) is not None:
+        end, depth = found.end(), int(found[0] == "/*")
         while depth:
-            mark = re.compile(r"/\*|\*/").search(text, place)
+            mark = _NESTED.search(source, end)
             if mark is None:
                 raise Unreadable("this comment is never closed. Write */ at its end.", found.start())
-            place, depth = mark.end(), depth + (1 if mark[0] == "/*" else -1)
-        text = _blanked(text, found.start(), place)
-    return text
+            end, depth = mark.end(), depth + (1 if mark[0] == "/*" else -1)
+        parts += [source[place : found.start()], _blank(source, found.start(), end)]
+        place = end
+    return "".join((*parts, source[place:]))
 
 
 def _blanked(text: str, start: int, stop: int) -> str:
