@@ -13,11 +13,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from anygpu.base.typing import HostArray
+from anygpu.engines.codegen.custom.reflected import Reflected
 from anygpu.engines.compiling_session import CompiledProgram, DeviceArray, Session
-from anygpu.engines.driver import ARRAYS, Bytes, Counters, Driver
+from anygpu.engines.driver import ARRAYS, Bytes, Counters, Driver, ReadsKernels
 from anygpu.engines.host_arrays import dtype_name, numpy_dtype
 from anygpu.engines.protocol import Lack
-from anygpu.errors import AnyGPUError, DeviceLost, InvalidOption
+from anygpu.errors import AnyGPUError, DeviceLost, InvalidOption, Unsupported
 from anygpu.hardware.device import Device
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
@@ -68,6 +69,14 @@ class CompilingEngine:
             self.budgets[device.id] = budget
         # Reading the target opens the device and, the first time ever, tries its built-in functions.
         _ = self.session(device).target
+
+    def reflected(self, source: str, entry: str | None, title: str, device: Device) -> Reflected:
+        """What a user's kernel takes, as the driver's compiler says."""
+        session = self.session(device)
+        if not isinstance(session.driver, ReadsKernels):
+            raise Unsupported("reading a kernel's text", device.id)
+        with session.lock:
+            return session.driver.reflected(source, entry, title)
 
     def supports(self, program: Program, device: Device) -> list[Lack]:
         return self.session(device).lacks(program)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anygpu.engines.codegen.custom.lowering import refusal
+from anygpu.engines.codegen.custom.reflected import Reflected
 from anygpu.engines.codegen.kernel import Kernel
 from anygpu.engines.codegen.lower import is_general_power
 from anygpu.engines.codegen.target import Target, missing_feature
@@ -157,6 +158,14 @@ class Driver(Protocol):
         """Return when the device has nothing left to do."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class ReadsKernels(Protocol):
+    """A driver whose compiler tells what a user's kernel takes."""
+
+    def reflected(self, source: str, entry: str | None, title: str) -> Reflected:
+        """The facts about the kernel. Raises `InvalidKernel` for one that does not compile."""
 
 
 @runtime_checkable

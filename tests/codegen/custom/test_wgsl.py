@@ -92,6 +92,14 @@ def test_texts_that_are_refused(line: str, why: str) -> None:
     assert caught.value.for_kernel("", source).line == 11
 
 
+def test_a_function_of_another_kernel_is_left_as_it_is() -> None:
+    source = WGSL + (
+        "@group(0) @binding(0) var<storage, read> z: array<f32>;\nfn of_b() -> u32 { return arrayLength(&z); }\n"
+        "@compute @workgroup_size(1)\nfn b() { let y = z[of_b()]; }\n"
+    )
+    assert "return arrayLength(&z);" in prepared_wgsl(source, "main", folded=False).source
+
+
 def test_a_comment_declares_nothing() -> None:
     text = "/* var<uniform> a: f32; /* nested */ fn g() { */ // @compute fn h() {}\n"
     assert prepared_wgsl(text + WGSL, "main", folded=False).numbers == prepared_wgsl(WGSL, "main", folded=False).numbers

@@ -532,11 +532,6 @@ class OpenCLEngine(CompilingEngine):
         """The device ready for kernels. How the host gets at its memory is found out, unless it is given."""
         return OpenCLDriver(open_device(self._found[device.id], device, sharing))
 
-    def reflected(self, source: str, entry: str | None, title: str, device: Device) -> Reflected:
-        driver: Any = self.session(device).driver
-        with self.session(device).lock:
-            return driver.reflected(source, entry, title)  # type: ignore[no-any-return]
-
     def memory(self, device: Device) -> Memory:
         """Total memory and what we use; OpenCL does not tell what is free."""
         total = int(self._found[device.id].global_mem_size)

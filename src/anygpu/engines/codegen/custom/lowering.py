@@ -15,13 +15,13 @@ import msgspec
 import numpy as np
 
 from anygpu.engines.codegen.custom.reflected import Length, Reflected, Unreadable, with_updates
-from anygpu.engines.codegen.custom.wgsl import Prepared, prepared_wgsl, reflected_wgsl
+from anygpu.engines.codegen.custom.wgsl import SCALARS, Prepared, prepared_wgsl, reflected_wgsl
 from anygpu.engines.codegen.kernel import Binding, Kernel, Own, Start
 from anygpu.engines.codegen.target import Target
 from anygpu.errors import InvalidKernel
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.graph import Node, Program
-from anygpu.program.ops.custom import Custom, Scalar, Three
+from anygpu.program.ops.custom import Custom, Three
 from anygpu.program.primitives import Cast, Input, Reshape, Spec, product
 
 #: Bytes that stand in for an empty array: no vector is wider.
@@ -224,7 +224,10 @@ def launch_kernel(
         for each in op.parameters
     ]
     grid, row = _grid(op, target)
-    source, values = op.source, tuple(int.from_bytes(_bytes_of(each), "little") for each in op.scalars)
+    source, values = (
+        op.source,
+        tuple(int.from_bytes(np.array(each.value, each.dtype).tobytes(), "little") for each in op.scalars),
+    )
     if op.language == "wgsl":
         prepared = prepared_of(op, target)
         source, values = prepared.source, _words(op, prepared, _checked_lengths(op, specs), row)
@@ -245,24 +248,17 @@ def launch_kernel(
     )
 
 
-def _bytes_of(scalar: Scalar) -> bytes:
-    return np.array(scalar.value, scalar.dtype).tobytes()
-
-
 def _words(op: Custom, prepared: Prepared, lengths: Mapping[str, int], row: int) -> tuple[int, ...]:
     """The numbers of one launch of a WGSL kernel as 32-bit words."""
+    values: dict[str, Mapping[str, float]] = {
+        "scalar": {each.name: each.value for each in op.scalars},
+        "length": lengths,
+        "groups": dict(zip("xyz", op.groups, strict=True)),
+        "row": {"": row},
+    }
     data = bytearray(prepared.nbytes)
-    scalars = {each.name: _bytes_of(each) for each in op.scalars}
-    for kind, name, _, place in prepared.numbers:
-        match kind:
-            case "scalar":
-                packed = scalars[name]
-            case "length":
-                packed = struct.pack("<I", lengths[name])
-            case "groups":
-                packed = struct.pack("<I", op.groups["xyz".index(name)])
-            case "row":
-                packed = struct.pack("<I", row)
+    for kind, name, type, place in prepared.numbers:
+        packed = np.array(values[kind][name], SCALARS[type]).tobytes()
         data[place : place + len(packed)] = packed
     return struct.unpack(f"<{len(data) // 4}I", data)
 

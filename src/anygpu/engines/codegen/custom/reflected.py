@@ -6,7 +6,6 @@ only the values of its `#define`s.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
@@ -158,24 +157,18 @@ def with_defines(source: str, given: Mapping[str, ConstantNumber]) -> str:
         if name not in given:
             return found[0]
         kept = found[0][: found.start(2) - found.start()]
-        return f"{kept} {_spelled(name, before, given[name])} " + "\\\n" * before.count("\n")
+        return f"{kept} {_spelled(before, given[name])} " + "\\\n" * before.count("\n")
 
     return _DEFINE.sub(replaced, source)
 
 
-def _spelled(name: str, before: str, value: ConstantNumber) -> str:
-    """A constant as OpenCL C writes it, of the type that it had before."""
+def _spelled(before: str, value: ConstantNumber) -> str:
+    """A constant as OpenCL C writes it, of the type that it had before. Whether it fits, the compiler says."""
     if isinstance(value, bool):
         return str(int(value))
-    if not isinstance(value, int | float):
-        raise Unreadable(f"{name} is a number, not {value!r}.")
-    if not math.isfinite(value):
-        raise Unreadable(f"{name} cannot be {value}: use INFINITY or NAN in the text.")
-    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
-        raise Unreadable(f"{value} fits into no number of a kernel.")
-    double, single = _DOUBLE.search(before), re.search(r"\.\d*f", before, re.IGNORECASE)
-    if isinstance(value, float) or double or single:
-        text = f"{float(value)!r}{'' if double else 'f'}"
+    is_double = _DOUBLE.search(before) is not None
+    if isinstance(value, float) or is_double or re.search(r"\.\d*f", before, re.IGNORECASE):
+        text = f"{float(value)!r}{'' if is_double else 'f'}"
     else:
         text = f"{value}{'u' if value >= 0 and before.rstrip(') ').lower().endswith('u') else ''}"
     return f"({text})" if text.startswith("-") else text

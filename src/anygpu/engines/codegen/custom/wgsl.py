@@ -51,8 +51,8 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 }
 
 _INSIDE = r"\(((?:[^()]|\([^()]*\))*)\)"
-_ATTRIBUTE = re.compile(rf"@\s*(\w+)\s*(?:{_INSIDE})?")
-_ATTRIBUTES = rf"((?:@\s*\w+\s*(?:{_INSIDE})?\s*)*)"
+_ATTRIBUTE = re.compile(rf"@\s*(\w+)(?:\s*{_INSIDE})?")
+_ATTRIBUTES = rf"((?:@\s*\w+(?:\s*{_INSIDE})?\s*)*)"
 _FUNCTION = re.compile(rf"{_ATTRIBUTES}\bfn\s+(?P<name>\w+)\s*\(")
 _VARIABLE = re.compile(
     rf"{_ATTRIBUTES}\bvar\b\s*(?:<(?P<space>[\w\s,]*)>)?\s*(?P<name>\w+)\s*(?::(?P<type>[^;=]*))?[;=]"
@@ -62,6 +62,8 @@ _CONSTANT = re.compile(
 )
 _STRUCT = re.compile(r"\bstruct\s+(\w+)\s*\{([^{}]*)\}")
 _ALIAS = re.compile(r"\balias\s+(\w+)\s*=([^;]*);")
+_COMMENT = re.compile(r"//[^\n]*|/\*")
+_NESTED = re.compile(r"/\*|\*/")
 _LENGTH = re.compile(r"\barrayLength\b\s*(\(\s*&\s*(\w+)\s*\))?")
 
 #: Another text for the characters from the first place to before the second.
@@ -273,16 +275,18 @@ class Module:
 
 def without_comments(source: str) -> str:
     """The source with blanks in place of comments; block comments nest."""
-    text, place = source, 0
-    while (found := re.compile(r"//[^\n]*|/\*").search(text, place)) is not None:
-        place, depth = found.end(), int(found[0] == "/*")
+    parts: list[str] = []
+    place = 0
+    while (found := _COMMENT.search(source, place)) is not None:
+        end, depth = found.end(), int(found[0] == "/*")
         while depth:
-            mark = re.compile(r"/\*|\*/").search(text, place)
+            mark = _NESTED.search(source, end)
             if mark is None:
                 raise Unreadable("this comment is never closed. Write */ at its end.", found.start())
-            place, depth = mark.end(), depth + (1 if mark[0] == "/*" else -1)
-        text = _blanked(text, found.start(), place)
-    return text
+            end, depth = mark.end(), depth + (1 if mark[0] == "/*" else -1)
+        parts += [source[place : found.start()], _blank(source, found.start(), end)]
+        place = end
+    return "".join((*parts, source[place:]))
 
 
 def _blanked(text: str, start: int, stop: int) -> str:
@@ -494,18 +498,20 @@ def with_constants(module: Module, given: Mapping[str, ConstantNumber]) -> str:
         edits.append((*found.span("keyword"), "const   "))
         if name in given:
             start, stop = found.span("value") if found["value"] else (found.end() - 1,) * 2
-            text = _literal(found["value"] or "", given[name]) + "\n" * module.source.count("\n", start, stop)
+            text = _literal(found, given[name]) + "\n" * module.source.count("\n", start, stop)
             edits.append((start, stop, f" {text}" if found["value"] else f" = {text}"))
         elif not found["value"]:
             raise Unreadable(f"{name} has no value. Give it one: constants={{{name!r}: ...}}.", found.start("name"))
     return edited(module.source, edits)
 
 
-def _literal(before: str, value: ConstantNumber) -> str:
-    """The value as WGSL writes it: like the one before, with a point or without. Whether it fits, its compiler says."""
+def _literal(constant: re.Match[str], value: ConstantNumber) -> str:
+    """The value as WGSL writes it, with a point where the constant has one. Whether it fits, the compiler says."""
     if isinstance(value, bool):
         return str(value).lower()
-    return repr(float(value) if re.search(r"[.fh]|\de", before) else value)
+    before = (constant["value"] or "").strip()
+    is_real = constant["type"].startswith("f") if constant["type"] else re.match(r"-?[\d.]+[.eEfh]", before)
+    return repr(float(value) if is_real else value)
 
 
 def edited(source: str, edits: list[Edit]) -> str:
@@ -596,7 +602,8 @@ def _with_lengths(module: Module, functions: Sequence[WGSLFunction], numbers: Ma
         for found in _LENGTH.finditer(module.text, *function.body):
             if found[2] not in module.variables:
                 raise Unreadable("write the buffer's own name here: arrayLength(&name).", found.start())
-            yield found.start(), found.end(), f"anygpu_numbers.number_{numbers[found[2]]}"
+            if found[2] in numbers:
+                yield found.start(), found.end(), f"anygpu_numbers.number_{numbers[found[2]]}"
 
 
 def _folded(module: Module, function: WGSLFunction, first: int, edits: list[Edit]) -> str:
