@@ -4,7 +4,7 @@ Processes are started one after the other, each for one kind of moment:
 
 - `compiling`: new functions are traced, compiled and compared beside their calls;
 - `loading`: the first calls of a process, while what native code needs is being imported;
-- `recalled`: the same in a process that knows from an earlier one that native code is faster;
+- `recalled`: the same in a process that knows from an earlier one that native code is faster, which is prepared first;
 - `threads`: as `compiling`, with another thread of the program that makes calls of its own;
 - `exiting`: the functions that Python calls at its end, before and after those of anygpu.
 
@@ -46,6 +46,13 @@ DEADLINE = 120.0
 #: Children that run at the same time.
 _AT_ONCE = 4
 _WRONG, _HANGS = 3, 4
+
+#: By module, what its threads do, and whether they do it now.
+_THREADS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "placement.loading": ("loading", lambda module: module.native.is_under_way()),
+    "engines.cpu.compiler": ("compiling", lambda module: module._child._lock.locked()),
+    "placement.native_calls": ("in the background", lambda module: module.background.busy),
+}
 
 _SOURCE = """
 def smooth(x):
@@ -95,10 +102,13 @@ class Children:
         #: By the child's number: when it began, and the process of `multiprocessing`, which waits for its own.
         self._alive: dict[int, tuple[float, Any]] = {}
         self.ended: Counter[str] = Counter()
+        #: What else the process did when they were forked.
+        self.beside: Counter[str] = Counter()
 
     def fork(self, function: Function) -> None:
         """Fork a child that calls the function; wait for another to end where there are enough of them."""
         (act,) = self._chance.choices(list(ACTS), list(ACTS.values()))
+        self.beside.update(_under_way())
         started: Any = None
         if act == "multiprocessing":
             started = multiprocessing.get_context("fork").Process(target=_act, args=("call", function))
@@ -125,6 +135,12 @@ class Children:
             if code is not None:
                 del self._alive[child]
                 self.ended[_outcome(code)] += 1
+
+
+def _under_way() -> list[str]:
+    """What threads of anygpu do in this process at this moment."""
+    modules = {name: sys.modules.get(f"anygpu.{name}") for name in _THREADS}
+    return [what for name, (what, is_so) in _THREADS.items() if modules[name] is not None and is_so(modules[name])]
 
 
 def _exit_code(child: int) -> int | None:
@@ -225,6 +241,8 @@ def _loading(chance: random.Random, count: int) -> Iterator[Function]:
 
 def _recalled(chance: random.Random, count: int) -> Iterator[Function]:
     function = Function(0.5)
+    if not count:
+        function.prepare()
     for _ in range(count):
         _call_for(function, chance.expovariate(20.0))
         yield function
@@ -275,7 +293,7 @@ def _parent(moment: str, count: int, seed: int) -> None:
             os._exit(codes[0])
         if os.getpid() == _PARENT:
             children.wait()
-            os.write(1, json.dumps(children.ended).encode() + b"\n")
+            os.write(1, json.dumps([children.ended, children.beside]).encode() + b"\n")
 
     # What is registered last is called first: these come after and before what anygpu has registered.
     atexit.register(report)
@@ -291,10 +309,12 @@ def _parent(moment: str, count: int, seed: int) -> None:
 # -- the command
 
 
-def forked(moment: str, count: int, seed: int, cache: Path) -> Counter[str]:
-    """How the children ended of a process that forks so many at such moments."""
+def forked(moment: str, count: int, seed: int, cache: Path) -> tuple[Counter[str], Counter[str]]:
+    """How the children ended of a process that forks so many at such moments, and what it did beside the forks."""
     command = [sys.executable, "-m", "tests.faults.forks", "--moment", moment, "--count", str(count)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ANYGPU_")}
+    # Without bytecode, nothing is loaded before calls have taken a second.
+    kept = {name for name in os.environ if not name.startswith("ANYGPU_") and name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {name: os.environ[name] for name in kept}
     parent = subprocess.Popen(
         [*command, "--seed", str(seed)],
         stdout=subprocess.PIPE,
@@ -310,12 +330,14 @@ def forked(moment: str, count: int, seed: int, cache: Path) -> Counter[str]:
             parent.communicate(timeout=2.0)
         os.killpg(parent.pid, signal.SIGKILL)
         said, _ = parent.communicate()
-    ended = Counter[str]()
+    ended, beside = Counter[str](), Counter[str]()
     with contextlib.suppress(ValueError, IndexError):
-        ended.update(json.loads(said.splitlines()[-1]))
+        told = json.loads(said.splitlines()[-1])
+        ended.update(told[0])
+        beside.update(told[1])
+    ended["missing"] += count - ended.total()
     ended[f"parent of {moment} ended with {parent.returncode}"] += bool(parent.returncode)
-    ended["missing"] += count - sum(ended[name] for name in ended if not name.startswith("parent"))
-    return +ended
+    return +ended, beside
 
 
 def main() -> int:
@@ -330,35 +352,37 @@ def main() -> int:
         _parent(given.moment, given.count, given.seed)
         return 0
     begun = time.monotonic()
-    ended, by_moment = forked_at_all(given.count, given.seed, given.parents)
-    said = ", ".join(f"{many} {name}" for name, many in ended.most_common())
+    ended, beside = forked_at_all(given.count, given.seed, given.parents)
+    said, meanwhile = (", ".join(f"{many} {name}" for name, many in each.most_common()) for each in (ended, beside))
     seconds = time.monotonic() - begun
-    sys.stdout.write(f"{sum(by_moment.values())} forks in {seconds:.0f} s: {said}. {dict(by_moment)}\n")
+    sys.stdout.write(f"{ended.total()} forks in {seconds:.0f} s: {said}. Meanwhile: {meanwhile}.\n")
     return 0 if set(ended) == {"right"} else 1
 
 
 def forked_at_all(count: int, seed: int, parents: int = 1) -> tuple[Counter[str], Counter[str]]:
-    """How so many children ended, or a few more, that so many processes forked at all moments; and how many at each."""
-    ended, by_moment = Counter[str](), Counter[str]()
+    """How so many children ended, or a few more, that so many processes forked at all moments; and what these did."""
+    ended, beside, begun = Counter[str](), Counter[str](), 0
     moments, seeds = itertools.cycle(MOMENTS), itertools.count(seed)
     with tempfile.TemporaryDirectory() as kept, ThreadPoolExecutor(parents) as pool:
+        forked("recalled", 0, seed, Path(kept))
 
-        def fork_some(moment: str, few: int, seed: int) -> Counter[str]:
+        def fork_some(moment: str, few: int, seed: int) -> tuple[Counter[str], Counter[str]]:
             found = forked(moment, few, seed, Path(kept) if moment == "recalled" else Path(kept, str(seed)))
-            if set(found) != {"right"}:
-                sys.stdout.write(f"{moment}, seed {seed}: {dict(found)}\n")
+            if set(found[0]) != {"right"}:
+                sys.stdout.write(f"{moment}, seed {seed}: {dict(found[0])}\n")
                 sys.stdout.flush()
             return found
 
         running = []
-        while sum(by_moment.values()) < count:
+        while begun < count:
             moment = next(moments)
             few = min(MOMENTS[moment], max(2, count // len(MOMENTS)))
-            by_moment[moment] += few
+            begun += few
             running.append(pool.submit(fork_some, moment, few, next(seeds)))
         for each in running:
-            ended += each.result()
-    return ended, by_moment
+            for total, found in zip((ended, beside), each.result(), strict=True):
+                total.update(found)
+    return ended, beside
 
 
 if __name__ == "__main__":

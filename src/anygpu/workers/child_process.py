@@ -263,7 +263,7 @@ class Spare:
         The copy gets a link, a standard input whose other end is ours, and a file for its standard error. It ends when
         its standard input does, so that one which was made too late does no harm.
         """
-        stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the copy
+        stderr: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with the copy
         ours, theirs = socket.socketpair()
         reading, writing = os.pipe()
         stdin = os.fdopen(writing, "wb", 0)
