@@ -105,8 +105,6 @@ class Calls:
 
 
 class _HasAttributes:
-    """An object with attributes of its own, as a function has them."""
-
     __slots__ = ("__dict__",)
 
 
@@ -145,9 +143,10 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         self._task = name_of(function)
         self._note_of_new = note_of_new(self._task, options)
         functools.update_wrapper(self, function)
-        autoreload = sys.modules.get("IPython.extensions.autoreload")
-        if autoreload is not None:
-            _follow_reloads(autoreload)
+        if "IPython.extensions.autoreload" in sys.modules:
+            from anygpu.placement.redefining import follow_reloads  # which only notebooks need
+
+            follow_reloads()
         #: Whether the function becomes a method when it is an attribute of a class.
         self._binds = hasattr(type(function), "__get__") and not isinstance(function, types.MethodType)
         self._may_begin_on_host = _allows_numpy(options) and options.precision is None
@@ -315,18 +314,14 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
 
         @property
         def __dict__(self) -> dict[str, Any]:
-            """The attributes. `%autoreload` replaces them by those of a new decorated function with the same code.
-
-            Where decorators have made that, it alone has what they hold.
-            """
             return _attributes.__get__(self)
 
         @__dict__.setter
         def __dict__(self, attributes: dict[str, Any]) -> None:
+            from anygpu.placement.redefining import function_of_same_code  # which only notebooks need
+
             _attributes.__set__(self, dict(attributes))
-            new = attributes.get("__wrapped__")
-            if isinstance(new, types.FunctionType) and new.__code__ is getattr(self, "__code__", None):
-                self._function = new
+            self._function = function_of_same_code(self._function, attributes)
             functools.update_wrapper(self, self._function)
 
     def __copy__(self) -> Self:
@@ -352,31 +347,15 @@ _attributes = vars(_HasAttributes)["__dict__"]
 def _of_function(name: str) -> property:
     """An attribute of the function itself, which may be set where Python allows that."""
 
-    def get(self: Offloaded[..., Any]) -> Any:
-        return getattr(self._function, name)
-
     def set_to(self: Offloaded[..., Any], value: Any) -> None:
         setattr(self._function, name, value)
         self._known = self._new_known(self._function, self.options)
 
-    return property(get, set_to)
+    return property(lambda self: getattr(self._function, name), set_to)
 
 
 for _name in ("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__closure__", "__builtins__"):
     setattr(Offloaded, _name, _of_function(_name))
-
-
-def _follow_reloads(autoreload: Any) -> None:
-    """Have IPython's `%autoreload` update decorated functions in place, wherever they are held, as it does with plain
-    ones: its list of rules says for which objects it does that.
-    """
-    if all(applies is not _are_offloaded for applies, _ in autoreload.UPDATE_RULES):
-        autoreload.UPDATE_RULES.append((_are_offloaded, autoreload.update_function))
-
-
-def _are_offloaded(old: Any, new: Any) -> bool:
-    """Whether both are decorated functions."""
-    return isinstance(old, Offloaded) and isinstance(new, Offloaded)
 
 
 def _found(module: str | None, name: str) -> Any:
