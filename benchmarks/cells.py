@@ -146,7 +146,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def doubtful(self) -> bool:
         """Whether automatic was faster on a device than the same device alone: only noise does that."""
-        if self.automatic is None or "+" in self.automatic.device:
+        if self.automatic is None:
             return False
         return self.to_best < 1 / NUMPY_BOUND and self.best_fixed[1] - self.automatic.timing.seconds > 1e-3
 

@@ -1,11 +1,11 @@
 """What a user's kernel cannot do to its caller: `python -m benchmarks.hostile_kernels [--count 10000] [--check]`.
 
-Four things are tried. *Sources*: good kernels of both languages with their text mutated, by bytes and by words; what
-still compiles is run in the child, and what is right even then, beside the caller's arrays. *Indices*: reads and
-writes at random indices, near and far, before and behind, of arrays that lie between sentinels on one device.
-*Lengths*: arrays whose declared lengths take some thought are as long as the compiler says, or refused. *Traps*:
-endless loops, too much memory for a group, wrong types, broken text. Only typed errors may come out, no sentinel may
-change, and no child may be left at the end. A mutant that hangs costs a deadline, so theirs is short.
+Three things are tried. *Sources*: good kernels of both languages with their text mutated, by bytes and by words; what
+still compiles is run in the child, and in WGSL what is right even then, beside the caller's arrays. *Indices*: reads
+and writes in WGSL at random indices, near and far, before and behind, of arrays that lie between sentinels.
+*Traps*: endless loops, too much memory for a group, wrong types, broken text. Only typed errors may come out, no
+sentinel may change, and no child may be left at the end. OpenCL C promises nothing of indices out of bounds, so its
+mutants stay in the child. A mutant that hangs costs a deadline, so theirs is short.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from __future__ import annotations
 import collections
 import os
 import random
-import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -26,8 +24,6 @@ import numpy as np
 import psutil
 
 import anygpu as ag
-from anygpu.engines.codegen.custom.opencl_guarding import prepared_opencl
-from anygpu.engines.codegen.custom.tokens import Unreadable
 from anygpu.errors import (
     AnyGPUError,
     DeviceHung,
@@ -41,7 +37,7 @@ from anygpu.placement.kernels.first_use import samples, trials
 from anygpu.program.ops.custom import Language
 from anygpu.program.primitives import Spec
 from anygpu.workers.device_arrays.registry import registry
-from benchmarks.hostile_sources import CORPUS, Good, Scopes, mutated, odd_length
+from benchmarks.hostile_sources import CORPUS, Good, mutated
 from benchmarks.report import Figure, options_parser, publish
 
 ENGINES: dict[Language, str] = {"wgsl": "webgpu", "opencl": "opencl"}
@@ -120,17 +116,17 @@ def try_mutant(good: Good, source: str, tally: Tally, seconds: float = SECONDS) 
         tally.made += 1
         arrays, numbers = arguments_of(kernel)
         kernel.check(*arrays, **numbers)
-        engine = ENGINES[good.language]
-        found = kernel(*arguments_of(kernel, engine)[0], **numbers)
-        for each in found if isinstance(found, tuple) else (found,):
-            np.asarray(each)
+        if good.language == "wgsl":
+            found = kernel(*arguments_of(kernel, ENGINES[good.language])[0], **numbers)
+            for each in found if isinstance(found, tuple) else (found,):
+                np.asarray(each)
         tally.right += 1
     except AnyGPUError as error:
         tally.errors[type(error).__name__] += 1
         if isinstance(error.__cause__, DeviceLost | DevicePoisoned):
-            # A kernel whose indices are checked should not be able to: somebody will want to see it.
             tally.killed += 1
-            sys.stderr.write(f"\n{error}\n{source}\n")
+            if good.language == "wgsl":  # which should not be able to
+                sys.stderr.write(f"\n{error}\n{source}\n")
     except Exception as error:  # noqa: BLE001 - whatever else comes out is what is looked for
         tally.errors[type(error).__name__] += 1
         tally.untyped.setdefault(type(error).__name__, f"{error}\n{source}")
@@ -163,8 +159,7 @@ def mutants(
 
 # -- indices
 
-READER: dict[Language, str] = {
-    "wgsl": """
+READER = """
 @group(0) @binding(0) var<storage, read> at: array<i32>;
 @group(0) @binding(1) var<storage, read> a: array<i32>;
 @group(0) @binding(2) var<storage, read_write> y: array<i32>;
@@ -172,30 +167,15 @@ READER: dict[Language, str] = {
 fn look(@builtin(global_invocation_id) id: vec3<u32>) {
     if (id.x < arrayLength(&at)) { y[id.x] = a[at[id.x]]; }
 }
-""",
-    "opencl": """
-__kernel void look(__global const int *at, __global const int *a, __global int *y, int n) {
-    int i = get_global_id(0);
-    if (i < n) y[i] = a[at[i]];
-}
-""",
-}
-WRITER: dict[Language, str] = {
-    "wgsl": """
+"""
+WRITER = """
 @group(0) @binding(0) var<storage, read> at: array<i32>;
 @group(0) @binding(1) var<storage, read_write> x: array<i32>;
 @compute @workgroup_size(64)
 fn put(@builtin(global_invocation_id) id: vec3<u32>) {
     if (id.x < arrayLength(&at)) { x[at[id.x]] = -7; }
 }
-""",
-    "opencl": """
-__kernel void put(__global const int *at, __global int *x, int n) {
-    int i = get_global_id(0);
-    if (i < n) x[at[i]] = -7;
-}
-""",
-}
+"""
 
 
 def outside(rng: random.Random, length: int) -> int:
@@ -206,28 +186,24 @@ def outside(rng: random.Random, length: int) -> int:
     return rng.choice((near, close, far, -(2**31), 2**31 - 1))
 
 
-def wild_indices(language: Language, count: int, seed: int = 2) -> Tally:
-    """So many reads and writes outside, each between sentinels and others that are inside."""
-    tally, engine = Tally(), ENGINES[language]
-    numbers = {"n": INDICES} if language == "opencl" else {}
-    kernels = [
-        ag.Kernel(READER[language], language=language, results="at"),
-        ag.Kernel(WRITER[language], language=language, updates=["x"], grid=(INDICES,)),
-    ]
-    rng = random.Random(f"{language} {seed}")
+def wild_indices(count: int, seed: int = 2) -> Tally:
+    """Reads and writes outside in WGSL, each between sentinels and others that are inside."""
+    tally = Tally()
+    kernels = [ag.Kernel(READER, results="at"), ag.Kernel(WRITER, updates=["x"], grid=(INDICES,))]
+    rng = random.Random(f"wgsl {seed}")
     begin = time.perf_counter()
     values = np.arange(1, LENGTH + 1, dtype=np.int32)
     for kernel in kernels:  # so that they have passed their first use, and run beside the sentinels from here on
-        kernel.check(np.arange(INDICES, dtype=np.int32), values, **numbers)
+        kernel.check(np.arange(INDICES, dtype=np.int32), values)
     for number in range(-(-count // INDICES)):
         indices = np.array([outside(rng, LENGTH) for _ in range(INDICES)], np.int32)
         kernel = kernels[number % 2]
-        before = Sentinels(engine, 2)
-        array = ag.asarray(values, device=engine).compute()
-        behind = Sentinels(engine, 2)
+        before = Sentinels("webgpu", 2)
+        array = ag.asarray(values, device="webgpu").compute()
+        behind = Sentinels("webgpu", 2)
         tally.tried += INDICES
         try:
-            found = np.asarray(kernel(ag.asarray(indices, device=engine), array, **numbers))
+            found = np.asarray(kernel(ag.asarray(indices, device="webgpu"), array))
             # A read outside gives something of the array itself or 0, and never what lies beside it.
             inside = np.isin(found, np.concatenate([[0], values, [-7]]))
             tally.wrong_values += int(np.count_nonzero(~inside))
@@ -240,64 +216,6 @@ def wild_indices(language: Language, count: int, seed: int = 2) -> Tally:
         tally.wrong_values += int(np.count_nonzero(np.asarray(array) != values))
     tally.seconds = time.perf_counter() - begin
     return tally
-
-
-def odd_lengths(count: int, seed: int = 3) -> Tally:
-    """Arrays of OpenCL C whose lengths take some thought: what is not refused is as long as the compiler says."""
-    tally = Tally()
-    begin = time.perf_counter()
-    for number in range(count):
-        source = odd_length(random.Random(f"lengths {seed} {number}"))
-        tally.tried += 1
-        at = np.zeros(1, np.int32)
-        try:
-            lengths = [
-                int(np.asarray(ag.run(_length_kernel(source, unchecked), at, on="opencl", fallback="raise").value)[0])
-                for unchecked in (False, True)
-            ]
-            tally.right += 1
-            tally.wrong_values += lengths[0] != lengths[1]
-            if lengths[0] != lengths[1]:
-                sys.stderr.write(f"\nbelieved {lengths[0]}, is {lengths[1]}: {source}\n")
-        except AnyGPUError as error:
-            tally.errors[type(error).__name__] += 1
-        except Exception as error:  # noqa: BLE001 - as above
-            tally.untyped.setdefault(type(error).__name__, f"{error}\n{source}")
-    tally.seconds = time.perf_counter() - begin
-    return tally
-
-
-def believed_and_real(all_scopes: Iterable[Scopes], least: int = 12) -> int:
-    """How many uses of arrays were compared with what the compiler takes the names for; those of few uses are left out.
-
-    Raises AssertionError where a check believes in another length.
-    """
-    compared = 0
-    for scopes in all_scopes:
-        try:
-            checked = prepared_opencl(scopes.source, "tell", checked=True)
-        except Unreadable:
-            continue
-        count = scopes.uses
-        if count < least:
-            continue
-        found = dict(re.findall(r"anygpu_at\(\(long\)\(\s*(7\d\d\d) \), (\d+),", checked.source))
-        believed = np.array([int(found[str(Scopes.FIRST + number)]) for number in range(count)])
-        kernel = ag.Kernel(scopes.source, results=partial(_as_many, count), grid=(1,), unchecked=True)
-        zero = np.zeros(1, np.int32)
-        value = np.asarray(ag.run(kernel, zero, zero, on="opencl", fallback="raise").value)
-        reached = value != 0
-        np.testing.assert_array_equal(value[reached], believed[reached], err_msg=scopes.source)
-        compared += int(reached.sum())
-    return compared
-
-
-def _as_many(count: int, x: Any, a: Any) -> tuple[int]:
-    return (count,)
-
-
-def _length_kernel(source: str, unchecked: bool) -> ag.Kernel:
-    return ag.Kernel(source, language="opencl", results="at", unchecked=unchecked)
 
 
 # -- traps
@@ -317,7 +235,6 @@ class Trap(msgspec.Struct, frozen=True):
     language: Language
     source: str
     expected: tuple[type[AnyGPUError], ...]
-    unchecked: bool = False
 
 
 _C = "__kernel void trap(__global const float *a, __global float *y) { int i = get_global_id(0); "
@@ -339,8 +256,8 @@ TRAPS: tuple[Trap, ...] = (
     Trap("unknown name", "opencl", _C + "y[i] = beta; }", (InvalidKernel,)),
     Trap("recursion", "wgsl", f"{_HEAD}fn f(x: f32) -> f32 {{ return f(x); }}\n{_BODY} y[id.x] = f(a[id.x]); }}",
          (InvalidKernel,)),
-    Trap("no pointer", "opencl", _C + "y[i] = *(__global float *)8; }", (InvalidKernel,), True),
-    Trap("far outside, unchecked", "opencl", _C + "y[i + (1L << 40)] = 1.0f; }", (InvalidKernel,), True),
+    Trap("no pointer", "opencl", _C + "y[i] = *(__global float *)8; }", (InvalidKernel,)),
+    Trap("far outside", "opencl", _C + "y[i + (1L << 40)] = 1.0f; }", (InvalidKernel,)),
     Trap("wrong", "wgsl", f"{_HEAD}{_BODY} y[id.x] = a[id.x] + 1.5; }}", (WrongKernel,)),
     Trap("wrong", "opencl", _C + "y[i] = a[i] + 1.5f; }", (WrongKernel,)),
 )  # fmt: skip
@@ -356,7 +273,6 @@ def fall_into(trap: Trap, seconds: float = 5.0) -> tuple[Exception | None, float
             name=trap.name,
             language=trap.language,
             timeout=seconds,
-            unchecked=trap.unchecked,
         )
         kernel.check(_FLOATS)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is looked at
@@ -420,7 +336,7 @@ def children_left() -> int:
 def main() -> None:
     parser = options_parser(__doc__)
     parser.add_argument("--count", type=int, default=10_000, help="of sources, and of indices; half in each language")
-    parser.add_argument("--what", default="traps,indices,lengths,sources")
+    parser.add_argument("--what", default="traps,indices,sources")
     parser.add_argument("--languages", default="wgsl,opencl")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
@@ -433,12 +349,8 @@ def main() -> None:
     if "traps" in options.what:
         figures += trap_figures(languages)
     for language in languages:
-        if "indices" in options.what:
-            figures += tallied(f"indices, {language}", wild_indices(language, share, options.seed))
-        if "lengths" in options.what and language == "opencl":
-            figures += tallied("lengths, opencl", odd_lengths(min(share, 500), options.seed))
-            scopes = (Scopes(random.Random(f"{options.seed} {number}")) for number in range(min(share, 500)))
-            figures.append(Figure(name="names in blocks, opencl: compared", value=believed_and_real(scopes), unit=""))
+        if "indices" in options.what and language == "wgsl":
+            figures += tallied("indices, wgsl", wild_indices(share, options.seed))
         if "sources" in options.what:
             figures += tallied(f"sources, {language}", mutants(language, share, options.seed, tell=_tell))
     figures.append(Never(name="children left", value=children_left()))

@@ -34,8 +34,6 @@ LOOKS = {
     "opencl": Look("#00926a", "9 2.5 2 2.5", "opencl"),
 }
 OTHERS = Look("#b08a00", "4 2", "")
-#: A program that two devices share.
-TOGETHER = Look("#7d6bd0", "", "two devices")
 
 COLUMNS = 5
 PANEL_WIDTH, PANEL_HEIGHT = 244.0, 186.0
@@ -44,8 +42,6 @@ LEFT, RIGHT, ABOVE, BELOW = 42.0, 12.0, 30.0, 24.0
 
 
 def look_of(device: str) -> Look:
-    if "+" in device:
-        return TOGETHER
     engine = device.partition(":")[0]
     return LOOKS.get(engine, OTHERS._replace(label=device))
 
@@ -196,10 +192,6 @@ def _grid_legend(picture: Picture, grid: Grid) -> None:
     x += 286
     picture.diamond(x, y, 5, INK)
     picture.text(x + 11, y + 4, "from here on faster than NumPy", size=12)
-    chosen = {cell.measured.automatic.device for cell in grid.cells if cell.measured and cell.measured.automatic}
-    if any(look_of(device) == TOGETHER for device in chosen):
-        _automatic(picture, picture.width - 150, 22, TOGETHER.colour, "")
-        picture.text(picture.width - 138, 26, "two devices together", size=12)
 
 
 def _automatic(picture: Picture, x: float, y: float, colour: str, hint: str) -> None:

@@ -12,19 +12,18 @@ from hypothesis import settings
 
 from tests.support.failures_at_once import FailuresAtOnce
 from tests.support.sets import mark_samples
+from tests.support.switches import switched
 
 # SciPy's own switch for arrays that are not NumPy's; it is read once, when SciPy is first imported by anyone.
 os.environ["SCIPY_ARRAY_API"] = "1"
 
-# Tests neither read nor change what the user's own programs have left on disk, never measure kernels on the side, and
-# do not learn from each other.
+# Tests neither read nor change what the user's own programs have left on disk, and do not learn from each other: an
+# earlier test's times would decide where a call runs. They never measure kernels on the side, which takes two seconds
+# for each program and, on a busy machine, finds sizes that depend on the other tests.
 os.environ.setdefault("ANYGPU_CACHE_DIR", tempfile.mkdtemp(prefix="anygpu-tests-"))
 os.environ.setdefault("ANYGPU_TUNING_SECONDS", "0")
 os.environ.setdefault("ANYGPU_HISTORY", "off")
-# Calls stay where a test expects them: those of native code switch it on.
-os.environ.setdefault("ANYGPU_NATIVE", "off")
-# Devices that compute on the processor stand in for GPUs: placement moves calls there by itself, as it does to a GPU.
-os.environ.setdefault("ANYGPU_SOFTWARE_DEVICES", "on")
+# What else a test needs otherwise than users have it, it asks for with a mark (`tests/support/switches.py`).
 
 # In CI the same examples every time: a gate that fails by chance teaches nobody anything. On a developer's machine new
 # ones each time, which is where surprises belong.
@@ -96,6 +95,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         place = {name: number for number, name in enumerate(LONGEST)}
         items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(LONGEST)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Sets the variables for which a test asks, around its fixtures too."""
+    with switched(item):
+        return (yield)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -151,13 +151,7 @@ def _html_of(value: Any) -> str | None:
     return html
 
 
-def _cannot_trace(site: Any, why: str) -> None:
-    if os.environ.get("ANYGPU_DEFER", "on") != "off":
-        importlib.import_module("anygpu.placement.automatic").defer_if_closed(site, why)
-
-
 events.html_of = _html_of
-events.cannot_trace = _cannot_trace
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -31,7 +31,6 @@
     ├── InvalidProgram              a graph or its serialised form is invalid (also a ValueError)
     ├── KernelError                 something is wrong with a kernel that a user wrote; `kernel` is its name
     │   ├── InvalidKernel           rejected before it ran; `line` and `column` are in its source (also a ValueError)
-    │   ├── KernelOutOfBounds       it used an index outside a buffer    (also an IndexError)
     │   └── WrongKernel             its result differs from its reference (also an ArithmeticError)
     ├── StoreError                  a tensor store cannot do what was asked
     │   ├── UnknownTensor           it has no tensor of that name        (also a KeyError)
@@ -455,25 +454,6 @@ class InvalidKernel(KernelError, ValueError):
         where = "" if line is None else f", line {line}" if column is None else f", line {line}, column {column}"
         called = f"the kernel {kernel}" if kernel else "this kernel"
         super().__init__(kernel, f"{called}{where}: {why}")
-
-
-class KernelOutOfBounds(KernelError, IndexError):
-    """The kernel used an index outside one of its buffers. Nothing outside was read or written."""
-
-    buffer: str
-    index: int
-    length: int | None
-
-    def __init__(self, kernel: str, buffer: str, index: int, length: int | None = None) -> None:
-        self.buffer = buffer
-        self.index = index
-        self.length = length
-        most = "" if length is None else f", which has {length} elements"
-        super().__init__(
-            kernel,
-            f"the kernel {kernel} used index {index} of {buffer}{most}. Nothing outside the buffer was read or "
-            "written. Compare the index with the length before using it.",
-        )
 
 
 class WrongKernel(KernelError, ArithmeticError):

@@ -56,6 +56,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.filterwarnings("ignore:numpy.fix is deprecated:DeprecationWarning")
 def test_as_numpy(name: str) -> None:
     function, inputs = CASES[name]
     with np.errstate(all="ignore"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,27 @@ def test_sorting_downwards_is_stable_too(dtype: str) -> None:
         order = np.argsort(-np.asarray(sample, "float64"), axis=-1, stable=True)
         check(down, order, "argsort")
         check(our.sort(asarray(sample), descending=True), np.take_along_axis(sample, order, -1), "sort")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+def test_nan_is_last_downwards_too(dtype: str) -> None:
+    sample = np.array([np.nan, 1, -np.inf, 3, np.nan, 0.0, -0.0, np.inf, 1], dtype)
+    down = np.asarray(our.argsort(asarray(sample), descending=True))
+    assert down.tolist() == [7, 3, 1, 8, 5, 6, 2, 0, 4]
+    values = np.asarray(our.sort(asarray(sample), descending=True))
+    np.testing.assert_array_equal(values, sample[down])
+    assert np.signbit(values.real).tolist() == np.signbit(sample[down].real).tolist()
+    if "descending" in inspect.signature(np.sort).parameters:  # since NumPy 2.5
+        options: dict[str, Any] = {"descending": True, "stable": True}
+        np.testing.assert_array_equal(values, np.sort(sample, **options))
+        np.testing.assert_array_equal(down, np.argsort(sample, **options))
+
+
+def test_the_order_of_equal_elements_downwards_is_traced_if_it_is_said() -> None:
+    x = numbers((7,), "float64")
+    for stable in (None, False, True):
+        traced = trace(lambda x: x.argsort(descending=True, stable=stable), (x,), {})  # noqa: B023 - used here
+        assert isinstance(traced, Traced) == bool(stable)
 
 
 def test_partition() -> None:

@@ -28,8 +28,6 @@ PROCESSOR = Target(
     binding_bytes=1 << 32,
     groups_per_dimension=None,
     loop_limit=(1 << 31) - 1,
-    scalar_invocations=True,
-    vector_width=8,
 )
 TARGETS = {"least": LEAST, "card": CARD, "processor": PROCESSOR}
 

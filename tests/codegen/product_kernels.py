@@ -14,7 +14,7 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.codegen.target import SYNTAX, ComputeType, Dialect, Target
 from anygpu.engines.codegen.templates.matmul import Sizes, Tiling, Vectors, grid, parts, text
 
-#: The same devices as scalar machines and as wide ones: a tiling is right on both.
+#: The same devices with the limits that they have, and with fewer: a tiling is right on both.
 TARGETS: dict[str, Target] = {
     "wgsl": Target(
         dialect="wgsl", features=("f64", "i64", "subgroups"), group_limit=1024, group_memory=32768, subgroup_size=8
@@ -27,10 +27,8 @@ TARGETS: dict[str, Target] = {
         group_memory=2 << 20,
         groups_per_dimension=None,
         loop_limit=1 << 31,
-        scalar_invocations=True,
-        vector_width=16,
     ),
-    "opencl-wide": Target(dialect="opencl", features=("f64", "i64"), group_memory=32768, groups_per_dimension=None),
+    "opencl-least": Target(dialect="opencl", features=("f64", "i64"), group_memory=32768, groups_per_dimension=None),
 }
 NUMPY: dict[ComputeType, str] = {
     "i32": "int32",

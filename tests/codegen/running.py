@@ -16,7 +16,7 @@ from anygpu.engines.codegen.templates.stages import Stage, Stages, carried, fill
 
 TARGETS: dict[Dialect, Target] = {
     "wgsl": Target(dialect="wgsl", features=("f64", "i64"), group_memory=16384),
-    "opencl": Target(dialect="opencl", features=("f64", "i64"), group_memory=65536, scalar_invocations=True),
+    "opencl": Target(dialect="opencl", features=("f64", "i64"), group_memory=65536),
 }
 NUMPY: dict[ComputeType, str] = {
     "bool": "uint32",

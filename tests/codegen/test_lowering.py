@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.codegen.planning import CARD, PROCESSOR, plan, spec, with_limits
+from tests.codegen.planning import CARD, PROCESSOR, plan, spec
 
 #: One element for each invocation, so that texts are short.
-SIMPLE = with_limits(CARD, vector_width=1)
 
 
 def body(function: Any, *inputs: Any) -> str:
-    (kernel,) = plan(function, *inputs, target=SIMPLE).kernels
+    (kernel,) = plan(function, *inputs, target=CARD).kernels
     return kernel.source.split("@compute")[1]
 
 
@@ -47,7 +46,7 @@ def test_broadcasting_reads_where_the_short_one_is() -> None:
 
 
 def test_short_sums_are_done_on_the_way() -> None:
-    planned = plan(lambda x: np.sqrt((x * x).sum(axis=-1)) + 1, spec(1000, 3), target=SIMPLE)
+    planned = plan(lambda x: np.sqrt((x * x).sum(axis=-1)) + 1, spec(1000, 3), target=CARD)
     assert len(planned.kernels) == 1
     assert "for (" in planned.kernels[0].source
 
@@ -60,7 +59,7 @@ def test_padding_does_not_read_outside() -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16"])
 def test_narrow_integers_are_wrapped_after_each_step(dtype: Any) -> None:
-    (kernel,) = plan(lambda x: x * x + x, spec(70, dtype=dtype), target=SIMPLE).kernels
+    (kernel,) = plan(lambda x: x * x + x, spec(70, dtype=dtype), target=CARD).kernels
     name = {"int8": "wrap_i8", "uint16": "wrap_u16"}[dtype]
     assert kernel.source.count(f"{name}") >= 2
 
@@ -78,7 +77,7 @@ def test_constants_stand_in_the_text() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "uint8"])
 @pytest.mark.parametrize("exponent", [1, 2, 3])
 def test_small_powers_are_products(dtype: Any, exponent: int) -> None:
-    for target in (SIMPLE, PROCESSOR):
+    for target in (CARD, PROCESSOR):
         (kernel,) = plan(lambda x: x**exponent, spec(70, dtype=dtype), target=target).kernels
         assert "power_f32(" not in kernel.source
         assert "power_i32(" not in kernel.source

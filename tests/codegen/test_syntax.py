@@ -11,9 +11,7 @@ from anygpu.engines.codegen import templates
 from anygpu.engines.codegen.target import SYNTAX
 from anygpu.engines.codegen.templates.stages import in_wgsl, template
 
-#: Templates that only processors use, through OpenCL.
-OPENCL_ONLY = {"attention_vectors", "matmul_panels"}
-NAMES = sorted({path.stem for path in Path(templates.__path__[0]).glob("*.cl")} - OPENCL_ONLY)
+NAMES = sorted(path.stem for path in Path(templates.__path__[0]).glob("*.cl"))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -24,9 +24,7 @@ Function = Callable[..., Any]
 
 WEBGPU = Target(dialect="wgsl", features=("f16", "f64", "i64", "subgroups"), subgroup_size=8)
 EMULATED = Target(dialect="wgsl", features=WEBGPU.features, subgroup_size=8, emulated=True)
-OPENCL = Target(
-    dialect="opencl", features=("f64", "i64"), scalar_invocations=True, vector_width=16, groups_per_dimension=None
-)
+OPENCL = Target(dialect="opencl", features=("f64", "i64"), groups_per_dimension=None)
 LENGTHS = (1, 2, 3, 4, 5, 63, 64, 65, 257, 1023, 1024, 1025, 16_387)
 
 
@@ -265,7 +263,7 @@ class TestText:
         assert kernel.source.count("array<vec4<f32>, 256>") == 2
         assert "% 4" not in kernel.source
         (kernel,) = planned(OPENCL, lambda x: x * 2, normal(1024)).kernels
-        assert "loose_float16 *)(input_a" in kernel.source
+        assert "vload4(" in kernel.source
 
     def test_the_last_elements_one_by_one(self) -> None:
         (kernel,) = planned(WEBGPU, lambda x: x * 2, normal(1027)).kernels
@@ -297,8 +295,6 @@ class TestText:
         assert "workgroupBarrier" in kernel.source
 
     def test_four_sums_side_by_side(self) -> None:
-        (kernel,) = planned(OPENCL, lambda x: np.sum(x, axis=1), normal(64, 4096)).kernels
-        assert re.search(r"float16 sum_\d+_strips\[4\]", kernel.source)
         (kernel,) = planned(WEBGPU, lambda x: np.sum(x, axis=1), normal(4096, 4096)).kernels
         assert re.search(r"var sum_\d+_strip_3 = vec4<f32>", kernel.source)
 
@@ -306,4 +302,4 @@ class TestText:
         (kernel,) = planned(WEBGPU, lambda x: np.copy(x.T), normal(256, 256)).kernels
         assert kernel.source.count("array<vec4<f32>, 16384>") == 2
         (kernel,) = planned(OPENCL, lambda x: np.copy(x.T), normal(256, 256)).kernels
-        assert "for (int turn = 0; turn < 16; turn += 1)" in kernel.source
+        assert "for (int turn = 0; turn < 4; turn += 1)" in kernel.source

@@ -84,9 +84,7 @@ def test_any_size(opened: Running, size: tuple[int, int, int, int], causal: bool
 @pytest.mark.parametrize("causal", [False, True])
 def test_in_the_memory_of_a_group(opened: Running, causal: bool) -> None:
     """As graphics cards get it, of which this machine has none."""
-    target = msgspec.structs.replace(
-        opened.session.target, subgroup_size=0, scalar_invocations=False, vector_width=4, group_memory=16384
-    )
+    target = msgspec.structs.replace(opened.session.target, subgroup_size=0, group_memory=16384)
     op = Attend(0.3, causal)
     for arrays in (some(33, 40, 7, 6), some(65, 20, 8, 4), [*some(33, 40, 8, 8), mask((3, 33, 40))]):
         program = program_of(op, arrays)

@@ -11,7 +11,7 @@ import pytest
 
 from anygpu.base.typing import HostArray
 from anygpu.engines.compiling_session import DeviceArray
-from anygpu.errors import InvalidKernel, KernelOutOfBounds
+from anygpu.errors import InvalidKernel
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.ops.custom import Custom
 from anygpu.program.primitives import Binary, Reshape, Slice, Spec
@@ -489,10 +489,9 @@ __kernel void pairs(__global const float4* x, __constant float* weights, __globa
     program = kernel_program(source, [x, weights], [(9, 2)], (3, 1, 1), scalars=scalars, group=(4, 1, 1))
     (result,) = run(opened, program, x, weights)
     np.testing.assert_allclose(result, (x * weights).reshape(9, 2, 2).sum(axis=2), rtol=1e-5, atol=1e-6)
-    with pytest.raises(InvalidKernel, match="not a whole number"):
-        opened.engine.compile(
-            kernel_program(source, [floats(9), weights], [(9, 2)], (3, 1, 1), scalars=scalars), opened.device
-        )
+    if name_of(opened) == "webgpu":  # what OpenCL C declares is compared with lengths where a call is made
+        with pytest.raises(InvalidKernel, match="not a whole number"):
+            opened.engine.compile(kernel_program(source, [floats(9), weights], [(9, 2)], (3, 1, 1)), opened.device)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "float64"])
@@ -549,140 +548,65 @@ INDICES = [100, 101, 127, 128, 1 << 20, (1 << 31) - 1, -1, -2, -100, -(1 << 30)]
 
 @pytest.mark.parametrize("index", INDICES)
 @pytest.mark.parametrize("kind", ["read", "write"])
-def test_an_index_outside_is_an_error_and_touches_nothing(opened: Running, kind: str, index: int) -> None:
-    name = name_of(opened)
-    source = (GATHER if kind == "read" else SCATTER)[name]
+def test_an_index_outside_reaches_nothing_else_in_wgsl(opened: Running, kind: str, index: int) -> None:
+    """The language sees to that itself."""
+    if name_of(opened) != "webgpu":
+        pytest.skip("OpenCL C promises nothing, so this may end the process")
     before, x = floats(100, seed=8), floats(100)
     sentinels = [opened.up(before), opened.up(x), opened.up(before)]
     at = np.arange(100, dtype=np.int32)
     at[37] = index
-    scalars = {"n": 100} if name == "opencl" else {}
-    program = kernel_program(source, [at, x], [(100,)], groups_for(100), scalars=scalars)
+    program = kernel_program((GATHER if kind == "read" else SCATTER)["webgpu"], [at, x], [(100,)], groups_for(100))
     (result,) = opened.execute(program, [opened.up(at), sentinels[1]])
-    with pytest.raises(KernelOutOfBounds) as caught:
-        opened.down(result)
-    assert (caught.value.kernel, caught.value.index, caught.value.length) == ("mine", index, 100)
-    assert caught.value.buffer == ("x" if kind == "read" else "out")
+    found = opened.down(result)
+    if kind == "read":
+        assert found[37] in {*x.tolist(), 0.0}
+    else:
+        # It may have been written to any one element of the array itself, or to none.
+        assert np.count_nonzero(np.delete(found, 37) != np.delete(x, 37)) <= 1
+        assert found[37] in {x[37], 0.0}
     for sentinel, expected in zip(sentinels, (before, x, before), strict=True):
         np.testing.assert_array_equal(opened.down(sentinel), expected)
 
 
-def test_every_invocation_far_outside(opened: Running) -> None:
-    name = name_of(opened)
+def test_every_invocation_far_outside_in_wgsl(opened: Running) -> None:
+    if name_of(opened) != "webgpu":
+        pytest.skip("OpenCL C promises nothing, so this may end the process")
     sentinels = [opened.up(floats(64, seed=seed)) for seed in range(8)]
-    scalars = {"n": 4096} if name == "opencl" else {}
     rng = np.random.default_rng(0)
     for scale in (1 << 8, 1 << 16, 1 << 30):
         at = rng.integers(-scale, scale, 4096).astype(np.int32)
         x = floats(4096)
-        program = kernel_program(SCATTER[name], [at, x], [(64,)], groups_for(4096), scalars=scalars)
-        (result,) = opened.execute(program, [opened.up(at), opened.up(x)])
-        with pytest.raises(KernelOutOfBounds) as caught:
-            opened.down(result)
-        assert caught.value.index in at
-        assert not 0 <= caught.value.index < 64
+        program = kernel_program(SCATTER["webgpu"], [at, x], [(64,)], groups_for(4096))
+        run(opened, program, at, x)
     for seed, sentinel in enumerate(sentinels):
         np.testing.assert_array_equal(opened.down(sentinel), floats(64, seed=seed))
 
 
-def test_an_unchecked_kernel_of_webgpu_still_reaches_nothing_else(opened: Running) -> None:
-    """The library sees to that itself; only the error is missing."""
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 98])
+def test_nothing_behind_an_array_is_seen_in_wgsl(opened: Running, count: int) -> None:
+    """Bindings end where arrays do, so that not even what fills their memory up is seen."""
     if name_of(opened) != "webgpu":
-        pytest.skip("OpenCL has no such protection, so this may end the process")
-    sentinels = [opened.up(floats(64, seed=seed)) for seed in range(4)]
-    at = np.array([64, 65, 1 << 20, -1, -5] * 20, np.int32)
-    program = kernel_program(SCATTER["webgpu"], [at, floats(100)], [(64,)], groups_for(100), checked=False)
-    run(opened, program, at, floats(100))
-    for seed, sentinel in enumerate(sentinels):
-        np.testing.assert_array_equal(opened.down(sentinel), floats(64, seed=seed))
-
-
-def test_what_depends_on_a_broken_kernel_is_broken_too(opened: Running) -> None:
-    name = name_of(opened)
-    at = np.full(100, 100, np.int32)
-    scalars = {"n": 100} if name == "opencl" else {}
-    (node,) = nodes_of(SCATTER[name], [(100,)], groups_for(100), scalars=scalars)
-    recorder = Recorder()
-    given = recorder.input(Spec((100,), "int32")), recorder.input(Spec((100,), "float32"))
-    made = recorder.add(node, *given)
-    program = recorder.program([recorder.add(Binary("add"), made, made)])
-    (result,) = opened.execute(program, [opened.up(at), opened.up(floats(100))])
-    for _ in range(2):
-        with pytest.raises(KernelOutOfBounds, match="index 100 of out, which has 100 elements"):
-            opened.down(result)
-
-
-def test_arrays_of_the_kernel_itself_are_checked_in_opencl(opened: Running) -> None:
-    if name_of(opened) != "opencl":
-        pytest.skip("WGSL keeps such an index inside by itself")
+        pytest.skip("OpenCL C promises nothing, so this may end the process")
+    whole = opened.up(np.where(np.arange(200) < count, 1, 7).astype(np.int32))
+    x = DeviceArray(opened.session, whole.held, Spec((count,), "int32"), whole.offset)
     source = """
-__constant float table[3] = {1, 2, 3};
-float pick(int i) { float own[2] = {4, 5}; return table[i] + own[i & 1]; }
-__kernel void f(__global const int* at, __global float* out) {
-    __local float t[4][8];
-    const int i = get_global_id(0);
-    t[i & 3][at[0]] = i;
-    barrier(CLK_LOCAL_MEM_FENCE);
-    out[i] = t[i & 3][at[0]] + pick(at[1]);
+@group(0) @binding(0) var<storage, read> x: array<i32>;
+@group(0) @binding(1) var<storage, read_write> lengths: array<u32>;
+@group(0) @binding(2) var<storage, read_write> behind: array<i32>;
+@compute @workgroup_size(64)
+fn look(@builtin(global_invocation_id) id: vec3<u32>) {
+    lengths[0] = arrayLength(&x);
+    if (id.x < arrayLength(&behind)) { behind[id.x] = x[arrayLength(&x) + id.x]; }
 }
 """
-    for at, expected in (([3, 2], None), ([8, 0], ("t", 8, 8)), ([-1, 0], ("t", -1, 8)), ([0, 3], ("table", 3, 3))):
-        given = np.array(at, np.int32)
-        program = kernel_program(source, [given], [(4,)], (1, 1, 1), group=(4, 1, 1))
-        (result,) = opened.execute(program, [opened.up(given)])
-        if expected is None:
-            np.testing.assert_array_equal(opened.down(result), np.arange(4) + 3 + 4)
-            continue
-        with pytest.raises(KernelOutOfBounds) as caught:
-            opened.down(result)
-        assert (caught.value.buffer, caught.value.index, caught.value.length) == expected
+    program = kernel_program(source, [np.ones(count, np.int32)], [(1,), (16,)], (1, 1, 1))
+    lengths, behind = opened.execute(program, [x])
+    assert opened.down(lengths)[0] == count
+    assert set(opened.down(behind).tolist()) <= {0, 1}
 
 
-@pytest.mark.parametrize(
-    ("type", "index", "told"),
-    [
-        ("long", 1 << 40, (1 << 31) - 1),
-        ("long", -(1 << 40), -(1 << 31)),
-        ("ulong", (1 << 64) - 1, -1),
-        ("uint", (1 << 32) - 1, -1),
-    ],
-)
-def test_indices_of_other_widths_in_opencl(opened: Running, type: str, index: int, told: int) -> None:
-    if name_of(opened) != "opencl":
-        pytest.skip("indices are 32 bits wide in WGSL")
-    source = f"__kernel void f({type} at, __global float* out) {{ out[at] = 1; }}"
-    program = kernel_program(source, [], [(100,)], (1, 1, 1), scalars={"at": index})
-    (result,) = opened.execute(program, [])
-    with pytest.raises(KernelOutOfBounds) as caught:
-        opened.down(result)
-    assert caught.value.index == told
-
-
-def test_vector_loads_are_checked_in_opencl(opened: Running) -> None:
-    if name_of(opened) != "opencl":
-        pytest.skip("WGSL has none")
-    source = """
-__kernel void f(__global const float* x, uint first, __global float* out) {
-    vstore4(vload4(first + get_global_id(0), x) * 2.0f, get_global_id(0), out);
-}
-"""
-    x = floats(18)
-    for first, index in ((0, None), (2, None), (3, 4), (1 << 31, None)):
-        program = kernel_program(source, [x], [(8,)], (1, 1, 1), group=(2, 1, 1), scalars={"first": first})
-        (result,) = opened.execute(program, [opened.up(x)])
-        if index is None and first < 3:
-            np.testing.assert_array_equal(opened.down(result), 2 * x[4 * first : 4 * first + 8])
-        else:
-            with pytest.raises(KernelOutOfBounds):
-                opened.down(result)
-    short = floats(3)
-    with pytest.raises(InvalidKernel, match="x has 3 elements, and its vectors have 4"):
-        opened.engine.compile(
-            kernel_program(source, [short], [(8,)], (1, 1, 1), group=(2, 1, 1), scalars={"first": 0}), opened.device
-        )
-
-
-def test_unchecked_kernels_may_use_pointers_in_opencl(opened: Running) -> None:
+def test_kernels_may_use_pointers_in_opencl(opened: Running) -> None:
     if name_of(opened) != "opencl":
         pytest.skip("of OpenCL C")
     source = """
@@ -692,13 +616,9 @@ __kernel void f(__global const float* x, uint n, __global float* out) {
 }
 """
     x = floats(8)
-    program = kernel_program(source, [x], [(8,)], (1, 1, 1), group=(8, 1, 1), scalars={"n": 8}, checked=False)
+    program = kernel_program(source, [x], [(8,)], (1, 1, 1), group=(8, 1, 1), scalars={"n": 8})
     (result,) = run(opened, program, x)
     np.testing.assert_array_equal(result, x[::-1])
-    checked = kernel_program(source, [x], [(8,)], (1, 1, 1), group=(8, 1, 1), scalars={"n": 8})
-    with pytest.raises(InvalidKernel, match="unchecked=True") as caught:
-        opened.engine.compile(checked, opened.device)
-    assert caught.value.line == 2
 
 
 # -- what is refused
@@ -766,7 +686,8 @@ def test_too_large_groups_and_too_much_memory_name_the_limit(opened: Running) ->
         memory = with_line(name, "    t[0] = 1.0;") + f"var<workgroup> t: array<f32, {target.group_memory}>;\n"
     else:
         large = with_line(name, "").replace("__kernel", "__kernel __attribute__((reqd_work_group_size(256, 64, 1)))")
-        memory = with_line(name, f"    __local float t[{target.group_memory}]; t[0] = 1;")
+        use = "t[x[0] > 0] = 1; barrier(CLK_LOCAL_MEM_FENCE); out[1] = t[x[1] > 0];"
+        memory = with_line(name, f"    __local float t[{target.group_memory}]; {use}")
     for source, limit in ((large, target.group_limit), (memory, target.group_memory)):
         with pytest.raises(InvalidKernel, match=f"{limit:,}"):
             compiled(opened, source, group=(1, 1, 1))

@@ -78,14 +78,15 @@ def test_weights_that_lie_the_other_way_round(opened: Running) -> None:
 
 
 def test_as_numpy_writes_it(opened: Running) -> None:
-    """The scale is a part of the weights here."""
+    """The scale is a part of the weights here. A long sum may be cut into parts of 64 terms or more."""
     small = nn.quantise(normal(300, 700), axis=1)
 
     def product(x: Any, data: Any, scale: Any) -> Any:
         return np.maximum(x @ (data.astype(np.float32) * scale), 0)
 
     for rows in (1, 200):
-        check(opened, product, normal(rows, 300), small.data, small.scale, largest=0)
+        parts = 300 // 64 * 700 * 4 if rows == 1 else 0
+        check(opened, product, normal(rows, 300), small.data, small.scale, largest=parts)
 
 
 def test_a_zero_point_is_taken_off_on_the_way(opened: Running) -> None:
@@ -105,7 +106,7 @@ def test_a_long_row_of_few(opened: Running) -> None:
         return nn.quantised_matmul(x, nn.Quantised(data, scale, None, 8, (5000, 512), 1))
 
     for rows in (1, 3):
-        check(opened, product, normal(rows, 5000), small.data, small.scale, largest=64 * rows * 512 * 4)
+        check(opened, product, normal(rows, 5000), small.data, small.scale, largest=5000 // 64 * rows * 512 * 4)
 
 
 @pytest.mark.parametrize("rows", [1, 40])
@@ -128,4 +129,5 @@ def test_halves_of_bytes_by_their_number(opened: Running, rows: int) -> None:
     numbers = np.stack([packed & 15, packed >> 4], axis=-1).reshape(64, 320).astype(np.float32)
     np.testing.assert_allclose(opened.down(found), x @ numbers, rtol=1e-4, atol=1e-3)
     (kernel,) = opened.engine.compile(program, opened.device).schedule.kernels
-    assert "load_b_vector(" in kernel.source, "bytes are read side by side"
+    together = "load_b_vector(" in kernel.source or "vload2(" in kernel.source
+    assert together, "bytes are read side by side"

@@ -13,6 +13,7 @@ from anygpu.engines.codegen.kernel import Kernel
 from anygpu.engines.driver import Clear, Command, Dispatch, Driver, Extent, Move
 from anygpu.engines.webgpu import encoder, pipelines
 from anygpu.engines.webgpu.engine import WebGPUDriver, WebGPUEngine
+from anygpu.engines.webgpu.pipelines import complaint_of_naga
 from anygpu.errors import DeviceLost, InvalidProgram, TooBig, Unsupported
 from tests.engines.webgpu_kernels import (
     ODD_SIZES,
@@ -481,3 +482,15 @@ def test_after_close_nothing_works_and_nothing_is_held() -> None:
         ):
             with pytest.raises(DeviceLost, match="closed"):
                 call()
+
+
+def test_words_of_naga() -> None:
+    words = (
+        "Validation Error\n\nCaused by:\n  In wgpuDeviceCreateShaderModule\n\nShader '' parsing error: expected "
+        'expression, found ";"\n  ┌─ wgsl:3:11\n  │\n3 │   let x = ;\n  │           ^ expected expression\n\n'
+    )
+    found = complaint_of_naga("mine", words)
+    assert (found.kernel, found.line, found.column) == ("mine", 3, 11)
+    assert 'mine, line 3, column 11: expected expression, found ";"' in str(found)
+    assert "Validation Error" not in str(found)
+    assert complaint_of_naga("mine", "something else").line is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,10 +15,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from anygpu.fleet.templates import LAST_PORT, PORTS, TemplateOptions, systemd_files
-
 #: What runs Ray's command line in this interpreter, wherever its script is.
 RAY = [sys.executable, "-c", "import sys; from ray.scripts.scripts import main; sys.exit(main())"]
+UNIT = (Path(__file__).parents[2] / "deploy" / "systemd" / "anygpu-head.service").read_text(encoding="utf-8")
+#: The ports of the unit, which are in one range from `FIRST_PORT` on.
+PORTS = {name: int(port) for name, port in re.findall(r"--([a-z-]*port)=(\d+)", UNIT)}
+PORTS |= {name: int(port) for name, port in re.findall(r"([A-Z_]*PORT)=(\d+)", UNIT)}
+FIRST_PORT, LAST_PORT = PORTS["port"], PORTS["max-worker-port"]
 #: As `ray start --block` says it.
 _STARTED = "Ray runtime started"
 
@@ -39,11 +43,11 @@ def running_head(*, with_token: bool) -> Iterator[Head]:
     # Short, because the names of sockets are below it and may have 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="ag-", dir="/tmp"))
     first = free_ports()
-    options = TemplateOptions(token="0123456789abcdef" * 4, tenant_token="t" * 32, port=first, vendors=("cpu",))
-    unit = systemd_files(options)["anygpu-head.service"]
+    unit = re.sub(r"(?i)(port=)(\d+)", lambda found: f"{found[1]}{int(found[2]) - FIRST_PORT + first}", UNIT)
+    token = "0123456789abcdef" * 4
     token_file = folder / "ray_token"
     token_file.touch(mode=0o600)
-    token_file.write_text(options.token)
+    token_file.write_text(token)
     plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     plain |= {"HOME": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
     variables = unit_environment(unit, credentials=folder, cache=folder)
@@ -64,11 +68,11 @@ def running_head(*, with_token: bool) -> Iterator[Head]:
         address = f"127.0.0.1:{first}"
         yield Head(
             address=address,
-            dashboard=f"http://127.0.0.1:{first + PORTS['dashboard-port']}",
+            dashboard=f"http://127.0.0.1:{first + PORTS['dashboard-port'] - FIRST_PORT}",
             folder=folder,
             environment=plain,
             token_file=token_file,
-            token=options.token,
+            token=token,
         )
     finally:
         _end(process)
@@ -92,9 +96,8 @@ def free_ports() -> int:
     for first in range(21000 + os.getpid() % 50 * 500, 60000, 500):
         with ExitStack() as held:
             try:
-                for offset in (*PORTS.values(), *range(9, 21), LAST_PORT):
-                    if offset != PORTS["max-worker-port"]:
-                        held.enter_context(socket.create_server(("", first + offset)))
+                for port in {*PORTS.values(), *range(FIRST_PORT, FIRST_PORT + 21)}:
+                    held.enter_context(socket.create_server(("", first + port - FIRST_PORT)))
             except OSError:
                 continue
             return first

@@ -77,7 +77,23 @@ _KINDS: dict[str, tuple[str, Object]] = {
     ),
     "Kustomization": (
         "kustomize.config.k8s.io/v1beta1",
-        {"namespace": {"type": "string"}, "resources": {"type": "array", "items": {"type": "string"}}},
+        {
+            "namespace": {"type": "string"},
+            "resources": {"type": "array", "items": {"type": "string"}},
+            "patches": {
+                "type": "array",
+                "items": _strict(
+                    ("path", "target"), path={"type": "string"}, target=_strict(("kind",), kind={"const": "RayCluster"})
+                ),
+            },
+            "secretGenerator": {
+                "type": "array",
+                "items": _strict(
+                    ("name", "files"), name={"type": "string"}, files={"type": "array", "items": {"type": "string"}}
+                ),
+            },
+            "generatorOptions": _strict(disableNameSuffixHash={"type": "boolean"}),
+        },
     ),
 }
 

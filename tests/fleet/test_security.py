@@ -74,7 +74,7 @@ class TestRefusal:
         error = refusal(but(demands_token=False))
         assert isinstance(error, InsecureCluster)
         assert error.address == "node-1:6379"
-        for part in ("demands no token", "RAY_AUTH_MODE=token", "anygpu fleet template", "insecure=True"):
+        for part in ("demands no token", "RAY_AUTH_MODE=token", "files in deploy/", "insecure=True"):
             assert part in str(error)
 
     def test_the_message_does_not_claim_what_is_not_known(self) -> None:

@@ -1,62 +1,55 @@
-"""The files that deploy a cluster: they parse, have the right form, agree with each other, and keep tokens closed."""
+"""The files in deploy/: they parse, have the right form, agree with each other, and keep tokens closed."""
 
 from __future__ import annotations
 
 import configparser
 import copy
-import itertools
+import re
 import shlex
-import stat
+import shutil
 import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
 
-from anygpu.errors import InvalidOption
-from anygpu.fleet.templates import (
-    FILES,
-    LAST_PORT,
-    PORTS,
-    PRIVATE,
-    VENDORS,
-    TemplateOptions,
-    Vendor,
-    compose_files,
-    kuberay_files,
-    port_flags,
-    render,
-    systemd_files,
-    write_files,
-)
+from tests.fleet.heads import FIRST_PORT, LAST_PORT, PORTS
 from tests.fleet.kubernetes import form_errors, pods, reference_errors
 
-TOKEN, TENANT_TOKEN = "0123456789abcdef" * 4, "fedcba9876543210" * 4
-#: Every vendor alone, all together, with and without spot machines.
-CHOICES = [
-    TemplateOptions(
-        token=TOKEN,
-        tenant_token=TENANT_TOKEN,
-        vendors=vendors,
-        spot=spot,
-        gpus=2,
-        min_workers=1,
-        name="farm",
-        namespace="team-a",
-    )
-    for vendors, spot in itertools.product([*((each,) for each in VENDORS), VENDORS], [False, True])
-]
-ALL = CHOICES[-1]
+DEPLOY = Path(__file__).parents[2] / "deploy"
+VENDORS = ("nvidia", "amd", "intel", "cpu")
+GROUPS = ("nvidia", "nvidia-spot", "amd", "intel", "cpu")
+TOKEN = "0123456789abcdef" * 4
 
 
-def documents(options: TemplateOptions) -> list[dict[str, Any]]:
-    files = kuberay_files(options)
-    texts = [text for name, text in files.items() if name.endswith(".yaml")]
-    return [document for text in texts for document in yaml.safe_load_all(text)]
+def text_of(name: str) -> str:
+    return (DEPLOY / name).read_text(encoding="utf-8")
+
+
+def kustomization() -> dict[str, Any]:
+    found = yaml.safe_load(text_of("kuberay/kustomization.yaml"))
+    assert isinstance(found, dict)
+    return found
+
+
+def documents(groups: Sequence[str]) -> list[dict[str, Any]]:
+    """What `kubectl apply -k` would apply with these groups of workers."""
+    root = kustomization()
+    found = [root]
+    for name in root["resources"]:
+        found += yaml.safe_load_all(text_of(f"kuberay/{name}"))
+    for group in groups:
+        for patch in yaml.safe_load(text_of(f"kuberay/workers-{group}.yaml")):
+            assert (patch["op"], patch["path"]) == ("add", "/spec/workerGroupSpecs/-")
+            of_kind(found, "RayCluster")["spec"]["workerGroupSpecs"].append(patch["value"])
+    for secret in root["secretGenerator"]:
+        data = dict.fromkeys(secret["files"], TOKEN)
+        name = {"name": secret["name"]}
+        found.append({"apiVersion": "v1", "kind": "Secret", "metadata": name, "type": "Opaque", "stringData": data})
+    return found
 
 
 def of_kind(found: list[dict[str, Any]], kind: str) -> dict[str, Any]:
@@ -68,20 +61,51 @@ def errors(found: list[dict[str, Any]]) -> list[str]:
     return [error for document in found for error in form_errors(document)] or list(reference_errors(found))
 
 
-@pytest.mark.parametrize("options", CHOICES, ids=lambda each: "-".join(each.vendors) + ("-spot" if each.spot else ""))
 class TestKubeRay:
-    def test_the_files_are_right(self, options: TemplateOptions) -> None:
-        assert errors(documents(options)) == []
+    @pytest.mark.parametrize("groups", [*((group,) for group in GROUPS), GROUPS], ids="-".join)
+    def test_the_files_are_right(self, groups: Sequence[str]) -> None:
+        assert errors(documents(groups)) == []
 
-    def test_a_token_is_demanded(self, options: TemplateOptions) -> None:
-        cluster = of_kind(documents(options), "RayCluster")
-        assert cluster["spec"]["authOptions"] == {"mode": "token", "secretName": "farm-token"}
+    def test_every_group_is_named_and_one_is_in_use(self) -> None:
+        lines = re.findall(r"^  (# )?- \{path: workers-([a-z-]+)\.yaml, target: \{kind: RayCluster\}\}$",
+                           text_of("kuberay/kustomization.yaml"), re.M)  # fmt: skip
+        assert [name for _, name in lines] == list(GROUPS)
+        assert [name for comment, name in lines if not comment] == ["nvidia"]
+        assert [patch["path"] for patch in kustomization()["patches"]] == ["workers-nvidia.yaml"]
+        assert {path.name for path in (DEPLOY / "kuberay").glob("workers-*")} == {f"workers-{g}.yaml" for g in GROUPS}
+
+    def test_kubectl_takes_them(self, tmp_path: Path) -> None:
+        kubectl = shutil.which("kubectl")
+        if kubectl is None:
+            pytest.skip("kubectl is not there")
+        folder = shutil.copytree(DEPLOY / "kuberay", tmp_path / "farm")
+        root = folder / "kustomization.yaml"
+        root.write_text(root.read_text().replace("  # - {path", "  - {path"))
+        (folder / "auth_token").write_text(TOKEN)
+        (folder / "tenants").write_text(f"default {TOKEN[::-1]}\n")
+        done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=False, timeout=120)
+        assert (done.returncode, done.stderr) == (0, "")
+        applied = {document["kind"]: document for document in yaml.safe_load_all(done.stdout)}
+        assert {document["kind"] for document in documents(GROUPS)} - applied.keys() == {"Kustomization"}
+        assert applied["RayCluster"]["metadata"] == {"name": "anygpu", "namespace": "anygpu"}
+        assert [group["groupName"] for group in applied["RayCluster"]["spec"]["workerGroupSpecs"]] == list(GROUPS)
+
+    def test_a_token_is_demanded_and_none_is_in_the_files(self) -> None:
+        cluster = of_kind(documents(GROUPS), "RayCluster")
+        assert cluster["spec"]["authOptions"] == {"mode": "token", "secretName": "anygpu-token"}
         assert cluster["spec"]["headGroupSpec"]["rayStartParams"]["dashboard-host"] == "127.0.0.1"
-        # KubeRay refuses authOptions without a version.
-        assert cluster["spec"]["rayVersion"]
+        assert kustomization()["generatorOptions"] == {"disableNameSuffixHash": True}
+        assert not {"auth_token", "tenants"} & {path.name for path in DEPLOY.rglob("*")}
+        assert {"auth_token", "tenants"} <= set(text_of(".gitignore").split())
 
-    def test_pods_have_no_rights(self, options: TemplateOptions) -> None:
-        for _, template in (pod for document in documents(options) for pod in pods(document)):
+    def test_ray_has_the_version_that_is_tested(self) -> None:
+        # KubeRay refuses authOptions without a version, and all nodes need the same one.
+        assert of_kind(documents(GROUPS), "RayCluster")["spec"]["rayVersion"] == version("ray")
+        for name in ("docker/Dockerfile", "docker/Dockerfile.cuda", "systemd/anygpu-head.service"):
+            assert f"ray[default]=={version('ray')}" in text_of(name)
+
+    def test_pods_have_no_rights(self) -> None:
+        for _, template in (pod for document in documents(GROUPS) for pod in pods(document)):
             security = template["spec"]["securityContext"]
             assert security["runAsNonRoot"]
             assert security["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -94,28 +118,24 @@ class TestKubeRay:
                 # A read-only root needs another place for temporary files.
                 assert {"/tmp"} <= {mount["mountPath"] for mount in container["volumeMounts"]}
 
-    def test_each_vendor_has_its_resource(self, options: TemplateOptions) -> None:
-        groups = {
-            each["groupName"]: each for each in of_kind(documents(options), "RayCluster")["spec"]["workerGroupSpecs"]
-        }
+    def test_each_vendor_has_its_resource(self) -> None:
         wanted = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/i915"}
-        assert set(groups) == {f"{v}{s}" for v in options.vendors for s in (["", "-spot"] if options.spot else [""])}
-        for name, group in groups.items():
-            vendor = name.removesuffix("-spot")
+        for group in of_kind(documents(GROUPS), "RayCluster")["spec"]["workerGroupSpecs"]:
+            vendor = group["groupName"].removesuffix("-spot")
             (container,) = group["template"]["spec"]["containers"]
             cards = {key: value for key, value in container["resources"]["limits"].items() if "/" in key}
-            assert cards == ({wanted[vendor]: "2"} if vendor in wanted else {})
-            assert container["image"].endswith("-cuda") is (vendor == "nvidia")
+            assert cards == ({wanted[vendor]: "1"} if vendor in wanted else {})
+            assert container["image"] == "registry.example/anygpu:1" + ("-cuda" if vendor == "nvidia" else "")
             # KubeRay counts what ends in "gpu" by itself.
             assert ("num-gpus" in group["rayStartParams"]) is (vendor == "intel")
 
-    def test_spot_machines_are_asked_for(self, options: TemplateOptions) -> None:
-        for group in of_kind(documents(options), "RayCluster")["spec"]["workerGroupSpecs"]:
+    def test_spot_machines_are_asked_for(self) -> None:
+        for group in of_kind(documents(GROUPS), "RayCluster")["spec"]["workerGroupSpecs"]:
             spec = group["template"]["spec"]
             spot = group["groupName"].endswith("-spot")
             assert ("affinity" in spec) is spot
             assert group["labels"] == {"ray.io/market-type": "spot" if spot else "on-demand"}
-            assert (group["minReplicas"], group["maxReplicas"]) == (0 if spot else 1, 4)
+            assert (group["minReplicas"], group["maxReplicas"]) == (0, 4)
             tolerated = {each["key"] for each in spec.get("tolerations", [])}
             assert ("kubernetes.azure.com/scalesetpriority" in tolerated) is spot
 
@@ -164,13 +184,13 @@ MISTAKES: dict[str, tuple[Callable[[list[dict[str, Any]]], None], str]] = {
     ),
     "a service without ports": (_set("Service.spec.ports.0.port", None), "'port' is a required property"),
     "a secret that is not there": (
-        _set("RayCluster.spec.authOptions.secretName", "farm-tokn"),
-        "no secret 'farm-tokn'",
+        _set("RayCluster.spec.authOptions.secretName", "anygpu-tokn"),
+        "no secret 'anygpu-tokn'",
     ),
     "a key that is not there": (_set("Secret.stringData", {"token": TOKEN}), "with the key auth_token"),
     "a policy for no pod": (_set("NetworkPolicy.spec.podSelector", {"matchLabels": {"app": "rays"}}), "matches no pod"),
     "a volume that is not there": (_set(f"{_WORKER}.template.spec.volumes", []), "no volume 'tmp'"),
-    "cards that are not requested": (_set(f"{_CONTAINER}.resources.requests.nvidia~com/gpu", "1"), "must be requested"),
+    "cards that are not requested": (_set(f"{_CONTAINER}.resources.requests.nvidia~com/gpu", "2"), "must be requested"),
     "a secret to mount that is not there": (
         _set("Deployment.spec.template.spec.volumes.2.secret.secretName", "tenant"),
         "no secret 'tenant'",
@@ -184,7 +204,7 @@ class TestMistakesAreFound:
     @pytest.mark.parametrize("name", MISTAKES)
     def test_each(self, name: str) -> None:
         change, message = MISTAKES[name]
-        found = copy.deepcopy(documents(ALL))
+        found = copy.deepcopy(documents(GROUPS))
         change(found)
         assert any(message in error for error in errors(found)), errors(found)
 
@@ -192,17 +212,18 @@ class TestMistakesAreFound:
 #: What a service may have, and may say, as the Compose Specification names it; only what we use.
 SERVICE_KEYS = """
 image user environment secrets networks init read_only tmpfs cap_drop security_opt ulimits restart stop_grace_period
-command mem_limit shm_size healthcheck deploy devices group_add depends_on ports
+command mem_limit shm_size healthcheck deploy devices group_add depends_on ports profiles
 """
 
 
-class TestCompose:
-    @pytest.fixture(params=CHOICES[::2], ids=lambda each: "-".join(each.vendors))
-    def compose(self, request: pytest.FixtureRequest) -> dict[str, Any]:
-        loaded = yaml.safe_load(compose_files(request.param)["compose.yaml"])
-        assert isinstance(loaded, dict)
-        return loaded
+@pytest.fixture
+def compose() -> dict[str, Any]:
+    loaded = yaml.safe_load(text_of("compose/compose.yaml"))
+    assert isinstance(loaded, dict)
+    return loaded
 
+
+class TestCompose:
     def test_every_service_is_closed(self, compose: dict[str, Any]) -> None:
         for name, service in compose["services"].items():
             assert set(service) <= set(SERVICE_KEYS.split())
@@ -219,50 +240,48 @@ class TestCompose:
         assert compose["networks"]["inside"] == {"internal": True}
         assert compose["secrets"] == {"ray_token": {"file": "./auth_token"}, "tenants": {"file": "./tenants"}}
 
-    def test_the_object_store_fits_into_shared_memory(self, compose: dict[str, Any]) -> None:
-        for service in compose["services"].values():
-            for argument in " ".join(service["command"]).split():
-                if argument.startswith("--object-store-memory="):
-                    assert int(argument.partition("=")[2]) < int(service["shm_size"].removesuffix("g")) << 30
-
-    def test_cards(self) -> None:
-        services = yaml.safe_load(compose_files(ALL)["compose.yaml"])["services"]
+    def test_cards(self, compose: dict[str, Any]) -> None:
+        services = compose["services"]
         reserved = services["worker-nvidia"]["deploy"]["resources"]["reservations"]["devices"]
-        assert reserved == [{"driver": "nvidia", "count": 2, "capabilities": ["gpu"]}]
+        assert reserved == [{"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}]
         assert services["worker-amd"]["devices"] == ["/dev/kfd", "/dev/dri"]
         assert services["worker-intel"]["devices"] == ["/dev/dri"]
         assert "--num-gpus=0" in services["worker-cpu"]["command"]
+        for name, service in services.items():
+            vendor = name.removeprefix("worker-")
+            assert service["image"] == "anygpu:1" + ("-cuda" if vendor == "nvidia" else "")
+            assert service.get("profiles") == ([vendor] if vendor in VENDORS else None)
 
 
-@pytest.mark.parametrize("memory", [4, 7, 16, 512])
-def test_the_object_store_fits_into_the_memory(memory: int) -> None:
-    options = msgspec.structs.replace(ALL, memory=memory)
-    (cluster,) = yaml.safe_load_all(kuberay_files(options)["cluster.yaml"])
-    head = cluster["spec"]["headGroupSpec"]
-    for group, limit in [(head, 4), *((each, memory) for each in cluster["spec"]["workerGroupSpecs"])]:
-        (shm,) = [each for each in group["template"]["spec"]["volumes"] if each["name"] == "shm"]
+def test_the_object_store_fits_into_the_memory(compose: dict[str, Any]) -> None:
+    """It is a part of the memory, and Ray goes to a disk if it is larger than /dev/shm."""
+    cluster = of_kind(documents(GROUPS), "RayCluster")["spec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        spec = group["template"]["spec"]
+        (shm,) = [each for each in spec["volumes"] if each["name"] == "shm"]
         size = int(shm["emptyDir"]["sizeLimit"].removesuffix("Gi"))
-        # It is a part of the memory, and Ray goes to a disk if it is larger than /dev/shm.
         assert int(group["rayStartParams"]["object-store-memory"]) < size << 30
-        assert size <= limit / 2
-    for service in yaml.safe_load(compose_files(options)["compose.yaml"])["services"].values():
-        assert int(service["shm_size"].removesuffix("g")) <= int(service["mem_limit"].removesuffix("g")) / 2
-    worker = systemd_files(options)[f"{options.name}-worker.service"]
-    assert f"--object-store-memory={options.store << 30} " in worker
+        assert size <= int(spec["containers"][0]["resources"]["limits"]["memory"].removesuffix("Gi")) / 2
+    for service in compose["services"].values():
+        size = int(service["shm_size"].removesuffix("g"))
+        (store,) = re.findall(r"--object-store-memory=(\d+)", " ".join(service["command"]))
+        assert int(store) < size << 30
+        assert size <= int(service["mem_limit"].removesuffix("g")) / 2
+    worker = text_of("systemd/anygpu-worker.service")
+    assert "--object-store-memory=4294967296 " in worker
+    assert "\nMemoryMax=16G\n" in worker
 
 
-def test_every_node_follows_its_head_within_seconds() -> None:
+def test_every_node_follows_its_head_within_seconds(compose: dict[str, Any]) -> None:
     name = "RAY_gcs_rpc_server_reconnect_timeout_s"
-    documents = [*yaml.safe_load_all(kuberay_files(ALL)["cluster.yaml"])]
-    documents += [each for each in yaml.safe_load_all(kuberay_files(ALL)["serve.yaml"]) if each["kind"] == "Deployment"]
-    containers = [found for each in documents for found in _containers(each)]
+    containers = [found for each in documents(GROUPS) for found in _containers(each)]
     assert len(containers) > 2
     for container in containers:
         assert {"name": name, "value": "5"} in container["env"]
-    for service in yaml.safe_load(compose_files(ALL)["compose.yaml"])["services"].values():
+    for service in compose["services"].values():
         assert service["environment"][name] == "5"
-    for unit, text in systemd_files(ALL).items():
-        assert unit.endswith(".service") == (f"\nEnvironment={name}=5\n" in text)
+    for unit in (DEPLOY / "systemd").iterdir():
+        assert (unit.suffix == ".service") == (f"\nEnvironment={name}=5\n" in unit.read_text())
 
 
 def _containers(value: Any) -> list[dict[str, Any]]:
@@ -296,7 +315,7 @@ class TestSystemd:
             strict=False, interpolation=None, delimiters=("=",), comment_prefixes=("#",)
         )
         unit.optionxform = str  # type: ignore[assignment, method-assign]
-        text = systemd_files(ALL)[f"farm-{name}.service"]
+        text = text_of(f"systemd/anygpu-{name}.service")
         unit.read_string(text)
         assert set(unit.sections()) == set(DIRECTIVES)
         for section, known in DIRECTIVES.items():
@@ -310,27 +329,27 @@ class TestSystemd:
             "0700",
             "anygpu",
         )
-
-    def test_every_unit_demands_the_token(self) -> None:
-        for name, text in systemd_files(ALL).items():
-            if name.endswith(".service"):
-                assert "\nEnvironment=RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=%d/ray_token\n" in text
+        assert "\nEnvironment=RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=%d/ray_token\n" in text
 
     def test_ports_are_in_one_range(self) -> None:
-        files = systemd_files(TemplateOptions(token=TOKEN, tenant_token=TENANT_TOKEN, port=7000))
-        (line,) = (line for line in files["anygpu-head.service"].splitlines() if line.startswith("ExecStart="))
-        flags = [word for word in shlex.split(line) if "port=" in word]
-        assert flags == port_flags(7000, head=True)
-        assert all(7000 <= int(flag.partition("=")[2]) <= 7000 + LAST_PORT for flag in flags)
-        assert f"tcp dport 7000-{7000 + LAST_PORT} ip saddr 10.0.0.0/24 accept" in files["anygpu.nft"]
+        def flags(name: str) -> dict[str, int]:
+            (line,) = re.findall(r"^ExecStart=(.*)$", text_of(f"systemd/anygpu-{name}.service"), re.M)
+            words = [word.removeprefix("--").split("=") for word in shlex.split(line) if "port=" in word]
+            return {flag: int(port) for flag, port in words}
+
         assert len(set(PORTS.values())) == len(PORTS)
-        assert not {flag for flag in port_flags(7000, head=False) if flag.startswith(("--port", "--dashboard-port"))}
+        assert all(FIRST_PORT <= port <= LAST_PORT for port in PORTS.values())
+        only_head = {"port", "ray-client-server-port", "dashboard-port"}
+        assert flags("worker") == {name: port for name, port in flags("head").items() if name not in only_head}
+        assert f"tcp dport {FIRST_PORT}-{LAST_PORT} ip saddr 10.0.0.0/24 accept" in text_of("systemd/anygpu.nft")
+        for name in ("worker", "serve"):
+            assert f"head.internal:{FIRST_PORT}" in text_of(f"systemd/anygpu-{name}.service")
 
 
 class TestDockerfiles:
     @pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.cuda"])
     def test_instructions(self, name: str) -> None:
-        text = kuberay_files(ALL)[name].replace("\\\n", " ")
+        text = text_of(f"docker/{name}").replace("\\\n", " ")
         lines = [line for line in text.splitlines() if line and not line.startswith("#")]
         words = [line.split()[0] for line in lines]
         assert set(words) == {"ARG", "FROM", "RUN", "WORKDIR", "COPY", "USER", "ENV"}
@@ -342,109 +361,15 @@ class TestDockerfiles:
             subprocess.run(["sh", "-n", "-c", line.removeprefix("RUN ")], check=True)
 
     def test_both_have_the_same_python(self) -> None:
-        files = kuberay_files(ALL)
-        first = [line for line in files["Dockerfile"].splitlines() if line.startswith(("ARG PYTHON", "FROM"))]
-        second = [line for line in files["Dockerfile.cuda"].splitlines() if line.startswith(("ARG PYTHON", "FROM"))]
+        first, second = (
+            [line for line in text_of(f"docker/{name}").splitlines() if line.startswith(("ARG PYTHON", "FROM"))]
+            for name in ("Dockerfile", "Dockerfile.cuda")
+        )
         assert first == second == ["ARG PYTHON=3.12", "FROM python:${PYTHON}-slim-bookworm"]
 
 
-class TestEndpoint:
-    @pytest.mark.parametrize("kind", FILES)
-    def test_it_is_python_and_serves_the_function(self, kind: Any) -> None:
-        options = TemplateOptions(token=TOKEN, tenant_token=TENANT_TOKEN, function="shop.models:rank")
-        text = FILES[kind](options)["endpoint.py"]
-        compile(text, "endpoint.py", "exec")
-        assert "from shop.models import rank\n" in text
-        assert '{"rank": rank}' in text
-
-
-class TestToken:
-    @pytest.mark.parametrize("kind", FILES)
-    def test_it_is_in_one_file_that_is_closed(self, kind: Any, tmp_path: Path) -> None:
-        paths = write_files(tmp_path / "out", FILES[kind](ALL))
-        holding = [path for path in paths if TOKEN in path.read_text() or TENANT_TOKEN in path.read_text()]
-        assert holding == [path for path in paths if path.name in PRIVATE]
-        assert holding
-        for path in paths:
-            mode = stat.S_IMODE(path.stat().st_mode)
-            assert mode & 0o077 == 0 if path in holding else mode & 0o600 == 0o600
-
-    def test_nothing_is_overwritten(self, tmp_path: Path) -> None:
-        (tmp_path / "auth_token").write_text("in use")
-        with pytest.raises(InvalidOption, match="auth_token exists already"):
-            write_files(tmp_path, compose_files(ALL))
-        assert [path.name for path in tmp_path.iterdir()] == ["auth_token"]
-
-    def test_it_is_not_shown(self) -> None:
-        assert TOKEN not in repr(ALL)
-        with pytest.raises(InvalidOption) as refused:
-            TemplateOptions(token="tooshort", tenant_token=TENANT_TOKEN)
-        assert "tooshort" not in str(refused.value)
-
-    def test_a_tenant_may_not_run_code(self) -> None:
-        with pytest.raises(InvalidOption, match="must differ"):
-            TemplateOptions(token=TOKEN, tenant_token=TOKEN)
-
-
-class TestOptions:
-    @pytest.mark.parametrize(
-        "wrong",
-        [
-            {"name": "My Cluster"},
-            {"name": "a" * 41},
-            {"namespace": "x: y"},
-            {"image": "image: x\nkind: Pod"},
-            {"function": "os.system('x')"},
-            {"head": "head; reboot"},
-            {"network": "10.0.0.1/24"},
-            {"python": "latest"},
-            {"vendors": ()},
-            {"vendors": ("nvidia", "nvidia")},
-            {"vendors": ("matrox",)},
-            {"gpus": 0},
-            {"memory": 1},
-            {"min_workers": 5, "max_workers": 4},
-            {"port": 80},
-            {"port": 65500},
-        ],
-        ids=str,
-    )
-    def test_what_would_break_a_file_is_refused(self, wrong: dict[str, Any]) -> None:
-        with pytest.raises(InvalidOption, match=next(iter(wrong))):
-            TemplateOptions(token=TOKEN, tenant_token=TENANT_TOKEN, **wrong)
-
-    def test_a_hole_without_a_value(self) -> None:
-        with pytest.raises(KeyError):
-            render("kuberay/namespace.yaml", {})
-
-
-class TestCommand:
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "anygpu", "fleet", "template", *arguments],
-            capture_output=True,
-            check=False,
-            encoding="utf-8",
-            timeout=60,
-        )
-
-    def test_it_writes_and_names_the_files(self, tmp_path: Path) -> None:
-        result = self.run("kuberay", "--out", str(tmp_path / "k"), "--vendor", "amd", "--vendor", "cpu", "--spot")
-        assert (result.returncode, result.stderr) == (0, "")
-        written = sorted(path.name for path in (tmp_path / "k").iterdir())
-        assert sorted(Path(line.split("   ")[0]).name for line in result.stdout.splitlines()) == written
-        secret = next(yaml.safe_load_all((tmp_path / "k" / "token.yaml").read_text()))["stringData"]["auth_token"]
-        assert len(secret) == 64
-        assert secret not in result.stdout
-        groups = yaml.safe_load((tmp_path / "k" / "cluster.yaml").read_text())["spec"]["workerGroupSpecs"]
-        vendors: list[Vendor | str] = [group["groupName"] for group in groups]
-        assert vendors == ["amd", "amd-spot", "cpu", "cpu-spot"]
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [(("helm",), "'helm' is no kind of template"), (("systemd", "--vendor", "x"), "vendors are among")],
-    )
-    def test_mistakes(self, arguments: tuple[str, ...], message: str) -> None:
-        result = self.run(*arguments)
-        assert (result.returncode, result.stdout) == (1, "")
-        assert message in result.stderr
+def test_the_endpoint_is_python_and_serves_the_function() -> None:
+    text = text_of("docker/endpoint.py")
+    compile(text, "endpoint.py", "exec")
+    assert "from service import score" in text
+    assert '{"score": score}' in text

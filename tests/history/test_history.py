@@ -285,7 +285,7 @@ sys.stdin.read()
 @needs_fork
 def test_a_child_that_is_forked_off_is_a_process_of_its_own(path: Path) -> None:
     script = """
-import os, sys
+import os, sys, threading
 from pathlib import Path
 from anygpu.placement.history.history import History
 kept = History(Path(sys.argv[1]))
@@ -294,13 +294,22 @@ kept.ran(P, "numpy", S, 1.0)
 kept.called(F, S, 1.0, 5)
 assert kept.flush()
 kept.ran(P, "numpy", S, 1.0)
-with kept._lock:  # as if another thread were at it
-    child = os.fork()
+held, forked = threading.Event(), threading.Event()
+def be_at_it():
+    with kept._lock:
+        held.set()
+        forked.wait()
+other = threading.Thread(target=be_at_it)
+other.start()
+held.wait()
+child = os.fork()
 if child == 0:
     kept.ran(P, "numpy", S, 1.0)
     kept.called(F, S, 1.0, 7)
     ok = kept.flush() and kept.timings(P)[0].calls == 2 and kept.habit(F, S).calls == 5
     os._exit(0 if ok else 1)
+forked.set()
+other.join()
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert kept.flush()
 assert kept.timings(P)[0].calls == 3

@@ -22,14 +22,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-
-from anygpu.array.deferred import recorder
 from anygpu.array.deferred.standing_in import StandIn
-from anygpu.placement import native_calls
 from anygpu.placement.closed_code import ClosedCode
 from anygpu.placement.deferred import DeferredRun, name_numpys_class
-from anygpu.placement.options import Options
 from anygpu.placement.segments import Segments
+
+from anygpu.array.deferred import recorder
+from anygpu.placement import native_calls
+from anygpu.placement.options import Options
 
 WORLD = """
 import collections, contextlib, functools, itertools, math, operator, typing, types, warnings

@@ -83,6 +83,5 @@ def test_before_what_was_measured_is_used(interrupted: Interrupted) -> None:
     assert sample_now(call, halves(X)) is None
     explore._start_trial(call, DEVICE, halves(X))
     interrupted.site.candidates.consider(interrupted.planner)
-    interrupted.site.candidates.consider_parts(interrupted.planner)
     assert interrupted.site.candidates.considering == 0.0
     assert not interrupted.site.candidates.predictions

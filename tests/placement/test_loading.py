@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -10,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from anygpu.placement import loading, native_loading
+from anygpu.calls.new_call_site import NewCallSite
+from anygpu.placement import loading
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.history.hints import NATIVE, change_marks
 from anygpu.placement.known import note_of_new
-from anygpu.placement.new_call_site import NewCallSite
 from anygpu.placement.options import options
 
 #: Lines of anygpu, without docstrings, that a process may load to call NumPy. Where images keep no bytecode, each
@@ -158,7 +157,7 @@ double(x)
 
 def _after_a_call(seconds: float) -> NewCallSite:
     site = NewCallSite(note_of_new("f", options()))
-    site.ran_on_host(seconds)
+    site.ran(seconds)
     return site
 
 
@@ -166,18 +165,18 @@ def test_what_cannot_be_loaded_is_raised_where_it_is_needed(monkeypatch: pytest.
     monkeypatch.setattr(loading, "is_loaded", lambda: False)
     monkeypatch.setattr(loading, "begin", lambda: None)
     monkeypatch.setattr(loading, "is_under_way", lambda: False)
-    assert _after_a_call(0.1).skip_planning
-    assert not _after_a_call(0.4).skip_planning, "the next call is planned, and imports it"
+    assert _after_a_call(0.1).runs_as_is
+    assert not _after_a_call(0.4).runs_as_is, "the next call is planned, and imports it"
     monkeypatch.setattr(loading, "is_under_way", lambda: True)
-    assert _after_a_call(10.0).skip_planning, "the next call runs as it is, however long it takes"
+    assert _after_a_call(10.0).runs_as_is, "the next call runs as it is, however long it takes"
 
 
 def test_short_calls_are_planned_after_more_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "is_loaded", lambda: True)
-    assert not _after_a_call(2e-3).skip_planning
+    assert not _after_a_call(2e-3).runs_as_is
     site = _after_a_call(1e-5)
-    while site.skip_planning:
-        site.ran_on_host(1e-5)
+    while site.runs_as_is:
+        site.ran(1e-5)
     assert site.calls == pytest.approx(100, abs=1)
 
 
@@ -187,9 +186,3 @@ def test_the_reason_of_calls_without_planning_holds_for_the_last_of_them() -> No
     assert planned.host.note.reason == "numpy takes 10 µs per call (decided at call 0 for the next 1,000 calls)."
     planned.host.skip_planning_for(2, "numpy takes 10 µs per call.")
     assert planned.host.note.reason == "numpy takes 10 µs per call."
-
-
-def test_what_segments_need_can_be_loaded() -> None:
-    # A module of another name would keep native code from all segments, and say nothing.
-    for name in native_loading._FUNCTIONS.split():
-        importlib.import_module(name)

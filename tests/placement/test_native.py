@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.calls import looking, native_site
 from anygpu.engines.cpu.engine import CpuExecutable
 from anygpu.errors import DeviceFallback, InvalidOption, MissingExtra, ResultMismatch
-from anygpu.placement import native, native_calls, native_site, native_speed
+from anygpu.placement import native, native_calls, native_speed
 from anygpu.placement.plan.choosing import DeviceChooser
 from anygpu.testing.fakes import ManualClock
 from tests.support.native_placement import native_at_once, settle, tried_at_once
@@ -85,7 +86,7 @@ def test_short_calls_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     monkeypatch.setattr(offload, "_clock", clock)
     monkeypatch.setattr(native_site, "BEFORE_NATIVE", 0.02)
-    monkeypatch.setattr(native_site, "LEAST_FOR_NATIVE", 5e-6)
+    monkeypatch.setattr(looking, "LEAST_FOR_NATIVE", 5e-6)
     seconds = 4e-6
 
     @ag.offload
@@ -96,11 +97,11 @@ def test_short_calls_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(6000):
         short(X)
     (site,) = short._known.native.values()
-    assert (site.calls, site.tries) == (6000, 0), "4 µs are too little"
+    assert (site.calls, site.life.tries) == (6000, 0), "4 µs are too little"
     seconds = 6e-5
     for _ in range(2000):
         short(X)
-    assert site.tries == 1, "they have become long"
+    assert site.life.tries == 1, "they have become long"
 
 
 def test_native_code_that_is_not_faster_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +115,7 @@ def test_native_code_that_is_not_faster_is_not_used(monkeypatch: pytest.MonkeyPa
     (site,) = function._known.native.values()
     for _ in range(200):
         ran_on(function, X)
-    assert site.tries == 3, "it is tried again, at growing intervals, and then no more"
+    assert site.life.tries == 3, "it is tried again, at growing intervals, and then no more"
 
 
 def test_a_run_that_waits_for_pythons_lock_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +285,7 @@ def test_code_that_turns_wrong_is_found_by_a_sample(monkeypatch: pytest.MonkeyPa
     for _ in range(4):
         ran_on(function, X)
     (site,) = function._known.native.values()
-    calls = site.direct
+    calls = site.code
     assert isinstance(calls, native_calls.NativeCalls)
     right = calls._native
 

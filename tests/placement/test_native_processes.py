@@ -130,7 +130,7 @@ smooth(x[:100])
 loading.native.thread.join()
 smooth(x[:50])
 (other, another) = smooth._known.native.values()
-print(other.is_marked, other.tries, another.tries)
+print(other.known_faster, other.life.tries, another.life.tries)
 """
     _run(prepare, tmp_path)
     assert _run(script, tmp_path).split() == ["False", "0", "0"]
@@ -143,14 +143,14 @@ native_loading._has_bytecode = lambda: True
 native_loading._has_spare_processor = lambda site: True  # whatever the machine does
 smooth(x)
 (site,) = smooth._known.native.values()
-native_loading.begin_for(site)
+site._look()
 loading.native.thread.join()
 """
     script = """
-from anygpu.placement.native_site import BEFORE_ANOTHER_TRY, BEFORE_NATIVE
+from anygpu.calls.native_site import BEFORE_ANOTHER_TRY, BEFORE_NATIVE
 smooth(x), smooth(x[:10])
 same, other = smooth._known.native.values()
-print(same._next_look == BEFORE_ANOTHER_TRY, other._next_look == BEFORE_NATIVE)
+print(same.life.look_at == BEFORE_ANOTHER_TRY, other.life.look_at == BEFORE_NATIVE)
 """
     assert _run(script, tmp_path).split() == ["False", "True"]
     _run(began, tmp_path)
@@ -164,10 +164,10 @@ smooth(x)
 (site,) = smooth._known.native.values()
 print(native_loading._has_bytecode())
 site.seconds = 0.5
-native_loading.begin_for(site)
+site._look()
 print(loading.native.thread is None)
 site.seconds = 1.0
-native_loading.begin_for(site)
+site._look()
 print(loading.native.thread is None)
 """
     without = {"PYTHONPYCACHEPREFIX": str(tmp_path / "empty"), "PYTHONDONTWRITEBYTECODE": "1"}

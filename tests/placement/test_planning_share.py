@@ -52,7 +52,7 @@ def test_calls_that_become_long_are_planned_again() -> None:
     calls = granted(site)
     done = 0
     while site.host.skip_planning:
-        site.host.ran_on_host(0.05)
+        site.host.ran(0.05)
         done += 1
     assert done < 5 < calls
     assert site.host.totals[0] == 100 + done
@@ -62,5 +62,5 @@ def test_long_calls_that_take_what_they_always_take_go_by() -> None:
     site = settled(0.05)
     site.host.skip_planning_for(MOST_SHORT, "a device was wrong")
     for _ in range(100):
-        site.host.ran_on_host(0.05)
+        site.host.ran(0.05)
     assert site.host.skip_planning == MOST_SHORT - 100

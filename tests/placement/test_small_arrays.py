@@ -334,7 +334,7 @@ def test_an_error_is_the_functions_own_and_the_next_call_is_planned() -> None:
     assert recorded.programs.current is not None
     site.add_program(recorded.programs.current)
     site.host.skip_planning_for(8, "")
-    site.host.ran_on_host(1e-6)
+    site.host.ran(1e-6)
     with pytest.raises(KeyError, match="mine"):
         site.host.call_on_host(fails, (x,), {})
     assert site.host.skip_planning == 0

@@ -165,7 +165,7 @@ def test_how_many_kernels_a_fusing_engine_makes(
 ) -> None:
     program = recorded(function, *specs)
     assert len(structure_of(program, fuses=True).kernels) == count
-    target = Target(dialect="opencl", features=("f64", "i64"), scalar_invocations=True, bindings=64)
+    target = Target(dialect="opencl", features=("f64", "i64"), bindings=64)
     assert len(schedule(program, target).steps) == count
 
 

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -63,7 +64,8 @@ class Kind:
         state.chooser.measured(self.device, 10.0)
         # Without a prediction for one call nobody doubts those for launches.
         state.candidates.predictions = {
-            name: facts._replace(plain=None) for name, facts in state.candidates.predictions.items()
+            name: facts._replace(plain=msgspec.structs.replace(facts.plain, seconds=0.0))
+            for name, facts in state.candidates.predictions.items()
         }
 
     def calls(self, every: Sequence[tuple[Any, ...]]) -> list[Call]:
@@ -577,7 +579,7 @@ def test_two_devices_at_once(planner: Planner) -> None:
 
 @pytest.mark.parametrize("device", ["opencl:0", "webgpu:0"])
 def test_a_launch_of_many_calls_costs_the_device_what_one_call_does(planner: Planner, device: str) -> None:
-    """`benchmarks.together` has the seconds."""
+    """`benchmarks.runtime_together` has the seconds."""
     draw = np.random.default_rng(9)
     matrix = exact(draw, 256, 256)
     kind = Kind(planner, device, matrix_vector)

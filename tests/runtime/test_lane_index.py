@@ -75,13 +75,12 @@ def test_free_devices_are_named_in_turn() -> None:
     assert index.free(2) == ["c", "a"]
 
 
-def test_what_else_uses_a_device_counts_and_of_a_split_the_longest() -> None:
+def test_what_else_uses_a_device_counts() -> None:
     index = LaneIndex(FakeLane)
     index["a"].backlog = 2.0
     waiting = index.waiting(0.0, {"b": 3.0})
     assert waiting.get("a") == 2.0
     assert waiting.get("b") == 3.0
-    assert waiting.get("a+b") == 3.0
     assert index.waiting(0.0, without="a").get("a") == 0.0
 
 

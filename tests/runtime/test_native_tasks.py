@@ -1,4 +1,4 @@
-"""Tasks on the processor become native code, or are deferred, as calls of decorated functions are."""
+"""Tasks on the processor become native code, as calls of decorated functions do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from anygpu.placement.offload import Offloaded
 from anygpu.placement.options import options
 from anygpu.receipts.notes import Failure, made
 from anygpu.receipts.receipt import Receipt
-from tests.support.deferred_placement import always_deferred
 from tests.support.native_placement import tried_at_once
 
 X = np.linspace(1, 3, 20_000)
@@ -28,7 +27,7 @@ X = np.linspace(1, 3, 20_000)
 def on_native(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every task counts: the first one is enough to try native code, which is used whatever it takes."""
     monkeypatch.setenv("ANYGPU_SOFTWARE_DEVICES", "off")
-    with tried_at_once(), always_deferred(), warnings.catch_warnings():
+    with tried_at_once(), warnings.catch_warnings():
         warnings.simplefilter("default")
         yield
 
@@ -59,15 +58,6 @@ def wave(x: Any) -> Any:
     return np.sin(x) * 2 + x
 
 
-def heron(x: Any) -> Any:
-    y = x + 1
-    while True:
-        new = (y + x / y) * 0.5
-        if np.abs(new - y).max() < 1e-12:
-            return new
-        y = new
-
-
 def fails(x: Any) -> Any:
     raise ValueError("of the user")
 
@@ -95,38 +85,18 @@ def test_a_map_is_native_code() -> None:
         np.testing.assert_allclose(outcome.value, wave(X + number), rtol=1e-13)
 
 
-def test_tasks_are_deferred() -> None:
-    receipts = [ran(heron, X, deferred=True) for _ in range(40)]
-    assert receipts[-1].device == "cpu"
-    assert "of them native code" in receipts[-1].reason
-    assert receipts[-1].phases.queue > 0
-
-
-def test_a_decorated_function_is_deferred_as_a_task() -> None:
-    function = ag.offload(deferred=True)(heron)
-    for _ in range(40):
-        future = ag.submit(function, X)
-        future.result(60)
-        native_calls.background.settle(60)
-    receipt = future.receipt
-    assert receipt is not None
-    assert receipt.reason.startswith("deferred: ")
-
-
-@pytest.mark.parametrize(("function", "deferred"), [(wave, None), (heron, True)])
-def test_each_task_is_told_of_once(function: Any, deferred: bool | None, seen: list[Any]) -> None:
+def test_each_task_is_told_of_once(seen: list[Any]) -> None:
     for _ in range(12):
-        ran(function, X, deferred=deferred)
+        ran(wave, X)
     assert len(seen) == 12
     assert all(origin is not None for _, origin in seen)
     assert made(seen[-1][0]).device == "cpu"
 
 
-@pytest.mark.parametrize("deferred", [None, True])
-def test_each_error_is_told_of_once(deferred: bool | None, seen: list[Any]) -> None:
+def test_each_error_is_told_of_once(seen: list[Any]) -> None:
     for _ in range(6):
         with pytest.raises(ValueError, match="of the user"):
-            ag.submit(fails, X, deferred=deferred).result(60)
+            ag.submit(fails, X).result(60)
     assert [(type(note), note.error) for note, _ in seen] == [(Failure, "ValueError")] * 6
 
 

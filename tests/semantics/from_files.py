@@ -22,8 +22,8 @@ import numpy as np
 import anygpu as ag
 from tests.semantics.cases import Case, Given, World
 
-#: The step of each of 31 calls: as many times the same as it takes until segments are native code.
-STEPS = (*(step for step in range(2) for _ in range(7)), *range(2, 19))
+#: Calls of each function, with other arguments each.
+_CALLS = 19
 
 Table = dict[str, tuple[Callable[..., Any], Callable[[int], Any]]]
 
@@ -58,7 +58,7 @@ class _Enough(BaseException):
     """All functions were called often enough."""
 
 
-def cases_of_script(command: str, within: float = 1.0, calls: int = max(STEPS) + 1) -> dict[str, Case]:
+def cases_of_script(command: str, within: float = 1.0, calls: int = _CALLS) -> dict[str, Case]:
     """The functions that a script decorates. `command` is its path, with arguments."""
     path, *arguments = shlex.split(command)
     seen: dict[str, tuple[Callable[..., Any], list[Given]]] = {}

@@ -89,6 +89,9 @@ def serve() -> Iterator[Serve]:
         yield start
 
 
+Clients = Callable[[Server], Connection]
+
+
 @pytest.fixture
 def clients() -> Iterator[Callable[[Server], Connection]]:
     """Opens connections, which are closed after the test."""
@@ -96,7 +99,44 @@ def clients() -> Iterator[Callable[[Server], Connection]]:
         yield lambda server: stack.enter_context(Connection(server.port))
 
 
-Clients = Callable[[Server], Connection]
+# -- upgrades
+
+
+def upgrade(protocol: str) -> dict[str, str]:
+    version = {"sec-websocket-version": "13", "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ=="}
+    return {"connection": "keep-alive, Upgrade", "upgrade": protocol, **version}
+
+
+@pytest.mark.parametrize("protocol", ["websocket", "WebSocket", "h2c, websocket"])
+@pytest.mark.parametrize("path", ["/v2", "/v2/models/double/infer", "/ws"])
+def test_a_websocket_is_refused_at_once(serve: Serve, clients: Clients, path: str, protocol: str) -> None:
+    server = serve({"double": double}, limits=Limits(head_seconds=600, idle_seconds=600, rest_seconds=600))
+    client = clients(server)
+    client.socket.sendall(http_request(path, method="GET", headers=upgrade(protocol)))
+    head, _, body = until_closed(client.socket).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"connection: close" in head
+    assert "no websockets" in json.loads(body)["error"]
+    answers_again(server)
+
+
+def test_other_upgrades_are_ignored(serve: Serve, clients: Clients) -> None:
+    """Some clients offer HTTP/2 with each first request."""
+    server = serve({"double": double})
+    client = clients(server)
+    requests = [infer_request("double", {"x": X + each}, upgrade("h2c")) for each in range(3)]
+    for each, request in enumerate(requests):
+        np.testing.assert_array_equal(output_of(client.ask(request)), (X + each) * 2)
+    for each in b"".join(requests):
+        client.socket.sendall(bytes([each]))
+    for each in range(3):
+        np.testing.assert_array_equal(output_of(client.reply()), (X + each) * 2)
+    client.socket.sendall(b"".join(requests))
+    for each in range(3):
+        np.testing.assert_array_equal(output_of(client.reply()), (X + each) * 2)
+    assert client.ask(http_request("/v2", method="GET", headers=upgrade("h2c"))).status == 200
+    assert client.ask(http_request("/v2", method="CONNECT", headers=upgrade("h2c"))).status == 501
+    assert not until_closed(client.socket)
 
 
 # -- deadlines

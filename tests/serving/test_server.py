@@ -264,6 +264,29 @@ def test_tokens(serve: Serve) -> None:
         assert json.loads(listed.body) == {"models": []}
 
 
+@pytest.mark.parametrize("path", ["/v2/models/double/infer", "/v2/models", "/metrics"])
+@pytest.mark.parametrize("second", ["web-0123456789abcdef", "nightly-0123456789", "unknown"])
+def test_a_request_has_one_authorization(serve: Serve, path: str, second: str) -> None:
+    server = serve({"double": double}, tokens=TOKENS)
+    method = "POST" if path.endswith("infer") else "GET"
+    for tokens in (["web-0123456789abcdef", second], [second, "web-0123456789abcdef"]):
+        names = ("authorization", "Authorization")
+        headers = {name: f"Bearer {token}" for name, token in zip(names, tokens, strict=True)}
+        with Connection(server.port) as connection:
+            reply = connection.ask(http_request(path, method=method, headers=headers))
+        assert reply.status == 400
+        assert reply.headers["www-authenticate"] == 'Bearer error="invalid_request"'
+        assert json.loads(reply.body) == {"error": "the header Authorization was sent twice. Send it once."}
+
+
+@pytest.mark.parametrize("name", ["x-request-timeout", "inference-header-content-length"])
+def test_headers_of_which_one_counts_come_once(server: Server, name: str) -> None:
+    with Connection(server.port) as connection:
+        reply = connection.ask(infer_request("double", {"x": X}, {name: "10", name.upper(): "10"}))
+    assert reply.status == 400
+    assert "was sent twice" in json.loads(reply.body)["error"]
+
+
 def test_each_token_is_a_tenant_with_its_quota(serve: Serve) -> None:
     with ag.Runtime(tenants=[ag.types.Tenant(name="web", bytes=10)]) as runtime:
         server = serve({"double": double}, tokens=TOKENS, runtime=runtime)

@@ -62,8 +62,6 @@ TARGETS = {
         binding_bytes=1 << 32,
         groups_per_dimension=None,
         loop_limit=(1 << 31) - 1,
-        scalar_invocations=True,
-        vector_width=16,
     ),
     "opencl-card": Target(
         dialect="opencl",

@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from anygpu.placement import background, loading, native, native_calls, native_site
+from anygpu.calls import lifecycle, looking, native_site
+from anygpu.placement import loading, native, native_calls
 
 #: Calls as native code until these may skip their keys, and then between two that are compared.
 CALLS_UNTIL_QUICK, CALLS_BETWEEN_SAMPLES = 1, 4
@@ -29,9 +31,8 @@ def native_at_once(*, history: str = "off") -> Iterator[None]:
     with (
         mock.patch.dict(os.environ, {"ANYGPU_NATIVE": "on", "ANYGPU_HISTORY": history}),
         mock.patch.object(loading.native, "is_ready", True),
-        mock.patch.object(loading.segments, "is_ready", True),
-        mock.patch.object(background, "pause"),
-        mock.patch.multiple(native_site, LEAST_FOR_NATIVE=0.0, BEFORE_NATIVE=0.0, BEFORE_ANOTHER_TRY=0.0),
+        mock.patch.object(looking, "LEAST_FOR_NATIVE", 0.0),
+        mock.patch.multiple(native_site, BEFORE_NATIVE=0.0, BEFORE_ANOTHER_TRY=0.0),
         mock.patch.multiple(native, WORTH_TRYING=math.inf, OVERHEAD=-math.inf, _trace_seconds=lambda called: math.inf),
         mock.patch.multiple(
             native_calls,
@@ -42,9 +43,25 @@ def native_at_once(*, history: str = "off") -> Iterator[None]:
             calls_between_samples=lambda *_, **__: CALLS_BETWEEN_SAMPLES,
         ),
         mock.patch.object(native_calls.Allowance, "affords_one", return_value=True),
-        mock.patch.object(native_site.NativeSite, "look_again", _at_once),
+        mock.patch.object(native_site.NativeSite, "retry_after", _at_once),
     ):
         yield
+
+
+@contextlib.contextmanager
+def lives_recorded() -> Iterator[Counter[str]]:
+    """Count within the block how often call sites come into each state."""
+    states: Counter[str] = Counter()
+    step = lifecycle.step
+
+    def counted(life: lifecycle.Life, event: lifecycle.Event, **more: Any) -> lifecycle.Life:
+        after = step(life, event, **more)
+        if after is not life:
+            states[after.state] += 1
+        return after
+
+    with mock.patch.object(lifecycle, "step", counted):
+        yield states
 
 
 @contextlib.contextmanager
@@ -55,26 +72,27 @@ def tried_at_once() -> Iterator[None]:
         allowance = native_calls.Allowance()
     with (
         mock.patch.dict(os.environ, {"ANYGPU_NATIVE": "on"}),
-        mock.patch.multiple(native_site, BEFORE_NATIVE=0.0, LEAST_FOR_NATIVE=0.0),
+        mock.patch.object(looking, "LEAST_FOR_NATIVE", 0.0),
+        mock.patch.object(native_site, "BEFORE_NATIVE", 0.0),
         mock.patch.object(native_calls.Allowance, "AT_FIRST", math.inf),
         mock.patch.multiple(native_calls, OVERHEAD=-math.inf, allowance=allowance, pinned=pinned),
         mock.patch.multiple(
             native, WORTH_TRYING=math.inf, _trace_seconds=lambda called: 60.0, allowance=allowance, pinned=pinned
         ),
         mock.patch.object(loading.native, "is_ready", True),
-        mock.patch.object(loading.segments, "is_ready", True),
-        mock.patch.object(background, "pause"),
     ):
         yield
         settle()
 
 
-def _at_once(site: native_site.NativeSite, after: float) -> None:
-    """As `NativeSite.look_again`; what would be tried later is tried with the next call but one."""
-    later(site, after if after == math.inf else 0.0)
+def _at_once(
+    of: native_site.NativeSite, factor: float, event: Any = "refused for now", reason: str | None = None
+) -> None:
+    """As `NativeSite.retry_after`; what would be tried later is tried with the next call but one."""
+    later(of, 0.0, event, reason)
 
 
-later = native_site.NativeSite.look_again
+later = native_site.NativeSite.retry_after
 
 
 def settle() -> None:

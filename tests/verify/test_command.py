@@ -142,7 +142,7 @@ def test_the_names_of_the_checks() -> None:
 
 def test_no_fault_can_hang_a_display() -> None:
     """What is compiled for it has no loop."""
-    texts = " ".join((*checks._BROKEN.values(), *checks._BEYOND.values()))
+    texts = " ".join((*checks._BROKEN.values(), checks._BEYOND))
     assert not re.search(r"\b(for|while|loop|goto)\b", texts)
     subject = Subject(registry.find("numpy").facts)
     assert len(list(FAULTS.cases(subject))) == FAULTS.count(subject)

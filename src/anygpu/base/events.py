@@ -51,8 +51,6 @@ def _not_provided(*given: Any) -> Any:
 html_of: Callable[[Any], str | None] = _not_provided
 usage_of: Callable[[Any, float], Any] = _not_provided
 array_device: Callable[[str | None], Any] = _not_provided
-#: The same: a call site (`anygpu.placement.native_site.NativeSite`) has a function that cannot be traced, and why.
-cannot_trace: Callable[[Any, str], None] = _not_provided
 
 
 #: The processes that have a device open, by the device's id.

@@ -5,9 +5,10 @@ It is the one for values that are made when they are missing, and used by severa
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
+
+from anygpu.base.forks import lock
 
 Value = TypeVar("Value")
 
@@ -17,7 +18,7 @@ class LRUCache(Generic[Value]):
 
     def __init__(self, most: int = 512) -> None:
         self._most = most
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._values: dict[Hashable, Value] = {}
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:

@@ -1,13 +1,11 @@
-"""`anygpu serve` and `anygpu fleet`: functions over HTTP; and clusters, examined, deployed and simulated.
+"""`anygpu serve` and `anygpu fleet`: functions over HTTP; and clusters, examined and simulated.
 
-`serve` is first, with the names and files that it takes. Then `simulate` and its report, then the `fleet` group with
-`doctor` and `template`.
+`serve` is first, with the names and files that it takes. Then `simulate` and its report, then `doctor`.
 """
 
 from __future__ import annotations
 
 import re
-import secrets
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -250,9 +248,7 @@ def _quantiles(found: TimeQuantiles) -> str:
     )
 
 
-fleet = typer.Typer(
-    help="Examine Ray clusters, write the files that deploy one, and simulate larger ones.", no_args_is_help=True
-)
+fleet = typer.Typer(help="Examine Ray clusters, and simulate larger ones.", no_args_is_help=True)
 fleet.command()(simulate)
 
 
@@ -286,49 +282,3 @@ def doctor(
     else:
         show_findings(Console(), diagnosis.verdict, diagnosis.findings)
     raise typer.Exit(1 if diagnosis.problems else 0)
-
-
-@fleet.command()
-def template(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="kuberay, compose or systemd.")],
-    out: Annotated[Path | None, typer.Option("--out", help="The folder to write; anygpu-KIND by default.")] = None,
-    vendor: Annotated[
-        list[str] | None, typer.Option("--vendor", help="Whose cards: nvidia, amd, intel or cpu; several if repeated.")
-    ] = None,
-    gpus: Annotated[int | None, typer.Option("--gpus", help="Cards of one worker; 1 by default.")] = None,
-    cpus: Annotated[int | None, typer.Option("--cpus", help="Processors of one worker; 4 by default.")] = None,
-    memory: Annotated[int | None, typer.Option("--memory", help="GiB of memory of one worker; 16 by default.")] = None,
-    min_workers: Annotated[int | None, typer.Option("--min-workers", help="kuberay: never fewer than 0.")] = None,
-    max_workers: Annotated[int | None, typer.Option("--max-workers", help="kuberay: never more than 4.")] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="kuberay: also use spot machines.")] = False,
-    name: Annotated[str | None, typer.Option("--name", help="The cluster's name; anygpu by default.")] = None,
-    namespace: Annotated[str | None, typer.Option("--namespace", help="kuberay: anygpu by default.")] = None,
-    image: Annotated[str | None, typer.Option("--image", help="kuberay, compose: the image to build and use.")] = None,
-    python: Annotated[str | None, typer.Option("--python", help="kuberay, compose: the Python of images.")] = None,
-    function: Annotated[
-        str | None, typer.Option("--serve", metavar="MODULE:FUNCTION", help="What the endpoint serves.")
-    ] = None,
-    head: Annotated[str | None, typer.Option("--head", help="systemd: the head's host name.")] = None,
-    port: Annotated[
-        int | None, typer.Option("--port", help="systemd: the first of 221 ports; 6379 by default.")
-    ] = None,
-    network: Annotated[str | None, typer.Option("--network", help="systemd: the nodes' network, 10.0.0.0/24.")] = None,
-) -> None:
-    """Write commented files that deploy a cluster with a token: for KubeRay, for compose, or units for systemd.
-
-    Tokens are generated, and go into files that only you can read. Existing files are not overwritten.
-    """
-    chosen = dict(locals())
-    from anygpu.fleet.templates import FILES, PRIVATE, TemplateOptions, write_files
-
-    if kind not in FILES:
-        raise InvalidOption(f"{kind!r} is no kind of template; available: {', '.join(FILES)}.")
-    chosen["vendors"] = tuple(vendor) if vendor else None
-    given: dict[str, Any] = {
-        option: value
-        for option, value in chosen.items()
-        if value is not None and option not in ("kind", "out", "vendor")
-    }
-    options = TemplateOptions(token=secrets.token_hex(32), tenant_token=secrets.token_hex(32), **given)
-    for path in write_files(out or Path(f"anygpu-{kind}"), FILES[kind](options)):
-        print(f"{path}{'   (a token: mode 0600, do not commit it)' if path.name in PRIVATE else ''}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,6 +15,7 @@ import numpy as np
 
 from anygpu.base.cache_folder import cache_folder
 from anygpu.base.disturbance import Reading, conditions, read_processors
+from anygpu.base.lazy import cached_property
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines.codegen.functions import library

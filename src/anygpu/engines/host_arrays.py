@@ -15,7 +15,7 @@ from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines.codegen.kernel import MINUS_ONE, Check
 from anygpu.engines.protocol import Lack, Memory
-from anygpu.errors import AnyGPUError, CannotCompile, KernelOutOfBounds, OutOfMemory, Unsupported
+from anygpu.errors import AnyGPUError, CannotCompile, OutOfMemory, Unsupported
 from anygpu.hardware import host
 from anygpu.hardware.device import Device
 from anygpu.program.dtypes import DTYPES, DType
@@ -60,11 +60,6 @@ def broken_rule(check: Check, word: int) -> Exception:
         return Unsupported("search in unsorted values", "cpu", message=said, instead="Sort them first.")
     if check.error == "negative_power":
         return ValueError("integers to negative integer powers are not allowed; convert the base to float first.")
-    if check.error == "kernel":
-        index = (word - 1 + check.length) % (1 << 32)
-        return KernelOutOfBounds(
-            check.kernel, check.buffer, index if index < 1 << 31 else index - (1 << 32), check.length
-        )
     value = -1 if word == MINUS_ONE else word - 1 if word <= 1 << 31 else word - 1 - (1 << 32)
     return IndexError(f"index {value} is out of bounds for an axis with size {check.length}.")
 

@@ -21,6 +21,7 @@ from anygpu.program.graph import Program
 from anygpu.program.ops.custom import SPOKEN, Custom, reference_of
 
 if TYPE_CHECKING:
+    from anygpu.engines.codegen.custom.reflected import Reflected
     from anygpu.engines.driver import Counters
 
 
@@ -113,6 +114,14 @@ class Prepares(Protocol):
 
         `budget` is the most bytes of its memory that may be taken; `None` is no limit.
         """
+
+
+@runtime_checkable
+class Reflects(Protocol):
+    """An engine that tells what a user's kernel takes, because its compiler is the one that can read the text."""
+
+    def reflected(self, source: str, entry: str | None, title: str, device: Device) -> Reflected:
+        """The facts about the kernel. Raises `InvalidKernel` for one that does not compile."""
 
 
 @runtime_checkable

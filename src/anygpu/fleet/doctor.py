@@ -346,7 +346,7 @@ def versions_differ(facts: FleetFacts) -> Iterator[Finding]:
             "Python",
             lambda each: each.python,
             "Ray demands the same version to the last digit, because it sends Python objects between processes.",
-            "Use Python {} on them, or run all from one image (`anygpu fleet template` has a Dockerfile)",
+            "Use Python {} on them, or run all from one image (deploy/docker has a Dockerfile)",
         ),
         ("Ray", lambda each: each.ray, "Ray demands the same version everywhere.", "pip install 'ray=={}'"),
         (
@@ -399,7 +399,7 @@ def object_store_too_small(facts: FleetFacts) -> Iterator[Finding]:
         wanted = f"{-(-store * 11 // 10 >> 30)}g"
         in_container = (
             f"docker run --shm-size={wanted} …   (compose: shm_size: {wanted})",
-            "Kubernetes: an emptyDir with medium: Memory at /dev/shm, as `anygpu fleet template kuberay` writes it",
+            "Kubernetes: an emptyDir with medium: Memory at /dev/shm, as in deploy/kuberay",
         )
         yield Finding(
             code="object_store_on_disk",

@@ -375,7 +375,7 @@ class FleetRegistry(DeviceRegistry):
         self._uses_local = uses_local
         #: Held while a device is being opened, with its name and the seconds that this is expected to take: calls that
         #: may run elsewhere do.
-        self.while_opening: Callable[[tuple[str, ...], float], AbstractContextManager[Any]] = lambda devices, seconds: (
+        self.while_opening: Callable[[str, float], AbstractContextManager[Any]] = lambda device, seconds: (
             contextlib.nullcontext()
         )
         #: When a device was last opened again by itself.
@@ -459,7 +459,7 @@ class FleetRegistry(DeviceRegistry):
         found = self._machines.find(device.id)
         self._underway.add(device.id)
         try:
-            with self.while_opening((device.id,), self._seconds_to_open[device.id, where]):
+            with self.while_opening(device.id, self._seconds_to_open[device.id, where]):
                 child = self._cluster.open_actor(device.id, found.node.id, found.gpus)
                 return ActorWorker(child, found.device, generation=generation)
         except DeviceUnavailable as error:
@@ -489,7 +489,7 @@ class FleetRegistry(DeviceRegistry):
             if worker is None or self._ended or self._cluster.ended is not None:
                 return
             if not worker.alive:
-                self.replace(device_id, meanwhile=lambda seconds: self.while_opening((device_id,), seconds))
+                self.replace(device_id, meanwhile=lambda seconds: self.while_opening(device_id, seconds))
                 return
             time.sleep(0.01)
 

@@ -179,7 +179,7 @@ def refusal(access: ClusterAccess, *, insecure: bool = False) -> ClusterError | 
         access.address,
         f"{why}, and then any client that can reach it can run any code on every node.",
         "Restart each of its nodes with RAY_AUTH_MODE=token and the same RAY_AUTH_TOKEN_PATH in its environment "
-        "(`anygpu fleet template` writes files that do so), or pass insecure=True if the network is all yours.",
+        "(the files in deploy/ do so), or pass insecure=True if the network is all yours.",
     )
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from anygpu.base import events
+from anygpu.base.forks import lock
 from anygpu.base.metric_families import Family, to_text
 from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.observe.observation import Describing, Observation, Sampler
@@ -43,7 +43,7 @@ _sampler: Sampler | None = None
 _answering: Answering | None = None
 _advisor: Advisor | None = None
 _told: Callable[[Anomaly], object] | None = None
-_starting = threading.Lock()
+_starting = lock()
 
 
 def start(*, on_anomaly: Callable[[Anomaly], object] | None = None, advice: bool = False) -> None:
@@ -239,12 +239,8 @@ def _start_in_child(seen: Seen, origin: Origin | None) -> None:
 
 
 def _forked() -> None:
-    """Called in a forked child: lets go of the parent's observation, threads and socket.
-
-    The lock is replaced, because a thread of the parent may have held it at the fork.
-    """
-    global _current, _sampler, _answering, _starting
-    _starting = threading.Lock()
+    """Called in a forked child: lets go of the parent's observation, threads and socket."""
+    global _current, _sampler, _answering
     answering, _answering, _sampler = _answering, None, None
     if answering is not None:
         answering.close()

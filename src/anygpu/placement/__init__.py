@@ -2,6 +2,6 @@
 
 The way of a call: `offload` (every call), `place_call` (calls that are planned), `call` and `call_site` (what is known
 of them), `candidates` and `machine` (where they could run), `strategies` (how), `device_call` and `trust` (whether a
-device's result may stand for NumPy's). `explore` tries devices in the `background`. `native*` and `deferred` are the
-ways to native code on the processor. `history` and `recall` keep what was learnt for later processes.
+device's result may stand for NumPy's). `explore` tries devices in the `background`. `native*` is the
+way to native code on the processor. `history` and `recall` keep what was learnt for later processes.
 """

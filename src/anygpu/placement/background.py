@@ -4,7 +4,7 @@
 - `Pace` bounds what they take. Exploring is worth its processor time only for calls to come, and how many there will be
   is not known. So it may take a share of the time that calls have taken so far, in this process and in earlier ones: a
   function that is called for a second in one process and never again is left alone.
-- `yielding` shortens Python's switch interval while a thread of anygpu runs Python code; `at_leisure` pauses after it.
+- `yielding` shortens Python's switch interval while a thread of anygpu runs Python code.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import contextlib
 import os
 import sys
 import threading
-import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+
+from anygpu.base import forks
 
 # -- the thread
 
@@ -39,6 +41,7 @@ class Background:
         """`when_idle` is called on the thread when there was nothing to do for a while."""
         self._when_idle = when_idle
         self.begin_anew()
+        _all.add(self)
 
     def begin_anew(self) -> None:
         """Begin without a thread and without jobs, with new locks: also for a forked child, which has none of the
@@ -87,7 +90,8 @@ class Background:
         """Around the use of a library of this process: Python does not end meanwhile, as the library would crash."""
         self._holding += 1
         try:
-            yield
+            with forks.fork_allowed():
+                yield
         finally:
             self._holding -= 1
 
@@ -113,7 +117,8 @@ class Background:
         """Run the jobs one after the other until `close`; one that raises is logged, and the next one runs."""
         while (job := self._next()) is not None:
             try:
-                job()
+                with forks.no_fork():
+                    job()
             except Exception:
                 import logging  # late: it takes 5 ms, and jobs do not fail
 
@@ -137,6 +142,9 @@ class Background:
         with self._lock:
             self._arrived.wait_for(is_there)
             return None if self._closed else self._jobs.popleft()
+
+
+_all: weakref.WeakSet[Background] = weakref.WeakSet()
 
 
 # -- its pace
@@ -208,8 +216,6 @@ class Pace:
 #: Python's lock goes back to the calls after so long, where 5 ms are usual: those with many short operations would
 #: otherwise wait 5 ms for each of them.
 _SWITCH_SECONDS = 2e-4
-#: Work at leisure takes such a share of one processor's time; and the longest pause after it, in seconds.
-_LEISURE_SHARE, _LONGEST_PAUSE = 0.25, 0.5
 
 
 class _Switching:
@@ -265,26 +271,11 @@ def yielding() -> Iterator[None]:
         switching.put_back()
 
 
-@contextlib.contextmanager
-def at_leisure(operation: float = 0.0) -> Iterator[None]:
-    """As `yielding`, for work that is not urgent: a pause follows the block, so that calls lose little time to it.
-
-    Calls of NumPy of `operation` seconds each run without Python's lock, and lose only what they wait for it between
-    two of them: the longer they are, the shorter the pause.
-    """
-    begin = time.thread_time()
-    with yielding():
-        yield
-    waiting = _SWITCH_SECONDS / (_SWITCH_SECONDS + operation)
-    pause(min((time.thread_time() - begin) * waiting / _LEISURE_SHARE, _LONGEST_PAUSE))
-
-
-pause = time.sleep
-
-
 def _in_child() -> None:
-    """After a fork, in the child: put the interval back, as blocks on other threads never end there."""
+    """After a fork, in the child, which has none of the threads: their jobs and their blocks never end there."""
     global _switching
+    for each in list(_all):
+        each.begin_anew()
     if _switching.is_short:
         _switching.undo()
     _switching = _Switching()

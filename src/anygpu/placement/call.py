@@ -19,7 +19,6 @@ from anygpu.placement.values import anygpu_arrays_in, majority_device
 
 if TYPE_CHECKING:
     from anygpu.array.trace.traced import CallInputs, Traced
-    from anygpu.placement.deferred import Deferred
     from anygpu.placement.opaque_form import RowsOfForm
 
 #: A function that needs another program more often than this stays on NumPy.
@@ -57,8 +56,6 @@ class Call:
         #: The program that `given` was read for, whatever other threads have made of the call site since.
         self.traced: Traced
         self._form: RowsOfForm | None = None
-        #: What runs it on the processor, if its arrays are to wait.
-        self.deferred: Deferred[..., Any] | None = None
         #: Seconds after which a worker that can be killed is.
         self.timeout = site.options.timeout
         #: Called between pieces; what it raises ends the call there.

@@ -7,10 +7,12 @@ predicted), `HostCalls` (calls on NumPy that are not planned), `Trust` (what was
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from anygpu.base import events
+from anygpu.calls.site import NEEDS_PLANNING
 from anygpu.placement.candidates import Candidates
 from anygpu.placement.executing import Executing
 from anygpu.placement.options import Options
@@ -19,17 +21,17 @@ from anygpu.placement.planner import Planner
 from anygpu.placement.trust import Trust, may_warn
 from anygpu.placement.values import call_on_numpy, narrowing
 from anygpu.program.graph import Program
-from anygpu.receipts.notes import HostNote
+from anygpu.receipts.notes import HostNote, publish, publish_failure
 from anygpu.receipts.receipt import HostOperation
 
 if TYPE_CHECKING:
     from anygpu.array.trace.traced import Traced
     from anygpu.placement.direct import DirectCalls
 
+_clock = time.perf_counter
+
 #: Programs of one function for one kind of arguments, for when something that decides changes back and forth.
 MOST_PROGRAMS = 4
-
-
 #: Calls that may run without planning when there is nothing to find out. There are more of short ones, so that planning
 #: takes no more than this share of their time.
 MOST_SKIPPED, MOST_SHORT, PLANNING_SHARE = 64, 1024, 0.025
@@ -98,9 +100,8 @@ class HostCalls:
     """The calls of a call site that run on NumPy, or on one device, without being planned.
 
     Planning grants a number of calls (`skip_planning_for`), which count down; their time is reported to the chooser
-    when the next call is planned (`flush_timings`). `Offloaded.__call__` reads `skip_planning`, `looks_first`,
-    `runs_as_is`, `note` and `direct` of it in every call, without a lock: a count that two threads change at once is
-    off by one, which is harmless.
+    when the next call is planned (`flush_timings`). It is a `Site` in the state `planned`, which each call reads
+    without a lock: a count that two threads change at once is off by one, which is harmless.
     """
 
     def __init__(
@@ -110,7 +111,9 @@ class HostCalls:
         self._has_anygpu_arrays = has_anygpu_arrays
         self._narrows = options.precision is not None
         #: Whether the function runs on NumPy exactly as it is; else as `call_on_host` calls it.
-        self.runs_as_is = not self._narrows and not has_anygpu_arrays
+        self._is_plain = not self._narrows and not has_anygpu_arrays
+        #: Whether the next call runs so, without planning.
+        self.runs_as_is = False
         #: Calls that may run on the baseline without planning.
         self.skip_planning = 0
         #: Whether each of them has to see first that it `does_as_recorded`.
@@ -127,6 +130,25 @@ class HostCalls:
         self._planning = _LEAST_PLANNING
 
     # -- the call
+
+    def run(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
+    ) -> Any:
+        """Run a call that began at `begin`, on NumPy or on the one device; `NEEDS_PLANNING` if neither may run it."""
+        if self.skip_planning > 0 and (not self.looks_first or self.does_as_recorded(function, arguments, keywords)):
+            ready = _clock()
+            try:
+                with Executing():
+                    value = self.call_on_host(function, arguments, keywords)
+            except BaseException as error:
+                publish_failure(self.note.task, error, begin, function)
+                raise
+            end = _clock()
+            self.ran(end - ready)
+            publish((self.note, begin, ready, end), (function, arguments, keywords, value))
+            return value
+        direct = self.direct  # read once: another thread may take it away
+        return NEEDS_PLANNING if direct is None else direct(function, arguments, keywords, begin)
 
     @property
     def uses_numpys_arrays(self) -> bool:
@@ -164,15 +186,15 @@ class HostCalls:
     def run_on_host(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Call the user's function on NumPy, marked as placed; its value. What it raises is the caller's."""
         with Executing():
-            if self.runs_as_is:  # without a frame of ours more than needed, for functions that call themselves
+            if self._is_plain:  # without a frame of ours more than needed, for functions that call themselves
                 return function(*arguments, **keywords)
             return self.call_on_host(function, arguments, keywords)
 
-    def ran_on_host(self, seconds: float) -> None:
-        """Count a call that ran without planning, and took so long; plan the next one if they take far longer than
-        predicted.
-        """
+    def ran(self, seconds: float) -> None:
+        """Count a call that ran without planning; plan the next one if they take far longer than predicted."""
         self.skip_planning -= 1
+        if self.skip_planning <= 0:
+            self.runs_as_is = False
         self._unreported_seconds += seconds
         if self._unreported_seconds > self._most_unreported:
             self._take_back()
@@ -180,7 +202,12 @@ class HostCalls:
     def _take_back(self) -> None:
         """Plan the next call after all: no more of the granted calls are left."""
         self._granted -= self.skip_planning
-        self.skip_planning = 0
+        self._grant(0)
+
+    def _grant(self, calls: int) -> None:
+        """Let this many calls run without planning."""
+        self.skip_planning = calls
+        self.runs_as_is = self._is_plain and calls > 0
 
     # -- how many
 
@@ -200,7 +227,8 @@ class HostCalls:
         self.note = HostNote(self.note.task, why, predicted)
         traced = self._programs.current
         self.looks_first = self._has_anygpu_arrays and (traced is None or traced.has_deciding_captures)
-        self.skip_planning = self._granted = max(0, calls)
+        self._granted = max(0, calls)
+        self._grant(self._granted)
         expected = float("inf") if predicted is None else predicted * calls
         self._most_unreported = max(_PATIENCE_SECONDS, _PATIENCE * expected)
 
@@ -249,7 +277,8 @@ class HostCalls:
         """Report the calls that ran without planning to the chooser and to the planner, and end the grant."""
         seconds, self._unreported_seconds = self._unreported_seconds, 0.0
         calls = self._granted - self.skip_planning
-        self.skip_planning = self._granted = 0
+        self._granted = 0
+        self._grant(0)
         if calls:
             busy = planner.watch.since_last(planner.clock())
             self._chooser.baseline_ran(calls, seconds, disturbed=planner.pace.exploring, busy=busy)

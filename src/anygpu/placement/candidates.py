@@ -20,7 +20,7 @@ from anygpu.placement.plan.choosing import DeviceChooser
 from anygpu.placement.plan.plan import Basis, Candidate, Plan, Refused
 from anygpu.placement.plan.predicting import MOST_GROUPED, SECONDS_FOR_EACH, Expected, doubt_about, predict
 from anygpu.placement.planner import Planner
-from anygpu.placement.strategies import Chunked, SingleDevice, SplitAcrossDevices, Strategy
+from anygpu.placement.strategies import Chunked, SingleDevice, Strategy
 from anygpu.program.graph import Program, program_cost
 from anygpu.program.primitives import Argsort
 
@@ -43,8 +43,8 @@ class Prediction(NamedTuple):
     """The prediction for one strategy. Times are in seconds."""
 
     way: Strategy
-    #: What calibrations alone say; `None` for parts, whose sum is all that was predicted.
-    plain: Expected | None
+    #: What calibrations alone say.
+    plain: Expected
     seconds: float
     #: What the first call takes beyond that: opening the device and compiling.
     once: float
@@ -53,7 +53,6 @@ class Prediction(NamedTuple):
     calibrated: bool
     #: `None` where it was not asked, because the device is not open.
     lacks: str | None
-    #: Of the device, or of the second of two.
     kind: DeviceKind
     #: How far predictions for the device were off so far, if that was far.
     doubt: str | None = None
@@ -79,7 +78,7 @@ class Candidates:
         self.evaluated = False
         #: The version of the planner's corrections that the predictions were made with.
         self.corrected = 0
-        #: Whether calibrations and two devices at once have been looked at, and whether that is being done.
+        #: Whether calibrations have been looked at, and whether that is being done.
         self.calibrated = self.calibrating = False
         #: Seconds of all calls that pay for the next calibration.
         self.calibrate_after = 0.0
@@ -138,10 +137,7 @@ class Candidates:
         lacks: dict[str, str | None],
         resident: dict[str, int] | None,
     ) -> None:
-        """Make the table of predictions; `lacks` is what devices that could be asked cannot do of the program.
-
-        Predictions for two devices at once stay as they are while both devices stay.
-        """
+        """Make the table of predictions; `lacks` is what devices that could be asked cannot do of the program."""
         self._resident = self._resident if resident is None else resident
         # Those that were asked for and cannot come first, then those that were not asked for.
         refused: list[Refused] = []
@@ -153,10 +149,7 @@ class Candidates:
             if isinstance(found, Refused):
                 refused.append(found)
             else:
-                facts[found.way.name] = found
-        for name, old in self.predictions.items():
-            if isinstance(old.way, SplitAcrossDevices) and all(device in facts for device in old.way.devices):
-                facts[name] = old
+                facts[device.id] = found
         refused += [Refused(each.device, each.sentence) for each in selection.refused]
         self.adopt(facts, refused)
         self.corrected = planner.corrections.version
@@ -170,7 +163,8 @@ class Candidates:
 
     def look_again(self, *, calibrate: bool = False) -> None:
         """Predict anew when a call is next planned: its program is another one. With `calibrate` also look again at
-        calibrations and at two devices at once."""
+        calibrations.
+        """
         self.evaluated = False
         if calibrate:
             self.calibrated = False
@@ -194,7 +188,7 @@ class Candidates:
         return not begun
 
     def end_calibrating(self) -> None:
-        """Calibrations and two devices at once have been looked at."""
+        """Calibrations have been looked at."""
         self.calibrating, self.calibrated = False, True
 
     def adopt(self, predictions: dict[str, Prediction], refused: Sequence[Refused] = ()) -> None:
@@ -254,45 +248,6 @@ class Candidates:
         found = chunks_for(self.program, room, correction=self._chunk_corrections.get(device, 1.0))
         return found if isinstance(found, Chunks) else found.reason
 
-    def consider_parts(self, planner: Planner) -> None:
-        """Add predictions for two devices that share one program, where both are calibrated and a split is predicted to
-        pay.
-
-        Only for programs whose baseline is NumPy. It runs in the background, as it searches for the cut.
-        """
-        baseline, traced = self._chooser.baseline, self._programs.current
-        if baseline != "numpy" or self._has_anygpu_arrays or baseline not in self.predictions or traced is None:
-            return
-        from anygpu.placement.plan.splitting import split  # in the background
-
-        machine = planner.machine_for(self._options)
-        first = machine.device(baseline)
-        if first is None:
-            return
-        ours = planner.calibration(first)
-        splits: dict[str, Prediction] = {}
-        for name, facts in list(self.predictions.items()):
-            device = machine.device(name)
-            if device is None or name == baseline or not isinstance(facts.way, SingleDevice) or not facts.calibrated:
-                continue
-            found = split(
-                traced.program,
-                ours,
-                planner.calibration(device),
-                whole=(self._chooser.estimate(baseline), self._chooser.estimate(name)),
-            )
-            if found is not None:
-                way = SplitAcrossDevices((baseline, name), found)
-                splits[way.name] = Prediction(
-                    way, None, found.seconds, facts.once, facts.tuning, True, None, device.kind
-                )
-        with planner.lock:
-            if self._programs.current is not traced:  # another thread has traced it anew
-                return
-            # A new table: callers may be reading the old one.
-            self.predictions = self.predictions | splits
-            self._tell_chooser()
-
     @property
     def names(self) -> frozenset[str]:
         """The names of all predictions, and NumPy. Every task has them, so they are made once for each table."""
@@ -307,11 +262,7 @@ class Candidates:
         """The seconds until the devices of each candidate are free. NumPy runs in the caller's thread, so it is not
         among them.
         """
-        return {
-            name: max(busy.get(device, 0.0) for device in facts.way.devices if device != "numpy")
-            for name, facts in self.predictions.items()
-            if facts.way.devices != ("numpy",)
-        }
+        return {name: busy.get(name, 0.0) for name in self.predictions if name != "numpy"}
 
     def consider_engine(self, devices: Sequence[Device], refused: Sequence[Refused]) -> None:
         """Make the devices of an opaque task's engine the candidates. Nothing is predicted: their order stands for the
@@ -366,10 +317,10 @@ class Candidates:
                     device=name,
                     seconds=seconds,
                     basis=basis,
-                    phases=facts.plain.phases if facts.plain is not None else None,
-                    peak_bytes=facts.plain.peak_bytes if facts.plain is not None else None,
+                    phases=facts.plain.phases,
+                    peak_bytes=facts.plain.peak_bytes,
                     how=facts.way.how,
-                    network_seconds=facts.plain.network if facts.plain is not None and node_of(name) else None,
+                    network_seconds=facts.plain.network if node_of(name) else None,
                     sentence=self._sentence(name, facts, basis, seconds),
                 )
             )
@@ -414,8 +365,6 @@ class Candidates:
             return f"earlier calls took {readable_seconds(seconds)}{', on a busy machine' if disturbed else ''}."
         if basis == "remembered":
             return f"it was {self._chooser.remembered[name].source}, in earlier processes."
-        if facts.plain is None:
-            return "each device does what it is faster at."
         rough = track.rough if track is not None else None
         if rough is not None:
             after = "the machine was busy." if disturbed else "it was not better."

@@ -69,7 +69,7 @@ class DeviceRun(NamedTuple):
     """A call that ran on a device: its value, and what is learnt from it."""
 
     value: Any
-    #: What the workers say of it.
+    #: What the worker says of it.
     ran: Ran
     #: The prediction for the device, how the program ran if not as a whole, and the seconds that the chooser expected.
     prediction: Prediction
@@ -96,16 +96,16 @@ def run_on_device(
     if values is None or prediction is None:  # another thread has traced it anew, or given that up
         return Instead(choice.sentence, on_numpy=True)
     program, way = call.traced.program, prediction.way
-    workers = [planner.worker(device, site.options) for device in way.devices]
+    worker = planner.worker(name, site.options)
     if site.options.fallback == "raise" and node_of(name) is not None:
-        _require_that_it_can(name, workers[-1], program)
+        _require_that_it_can(name, worker, program)
     check = Check(call, name, way, values)
-    instead = check.before(workers)
+    instead = check.before(worker)
     if instead is not None:
         return instead
     begin, disturbed = planner.clock(), planner.pace.exploring
     conditions = planner.watch.begin(begin)
-    given, ran = _execute(call, name, way, values, workers, predicted, keeps=check.keeps)
+    given, ran = _execute(call, name, way, values, worker, predicted, keeps=check.keeps)
     value = check.after(ran.results, given)
     if isinstance(value, Instead):
         return value
@@ -135,14 +135,14 @@ def _execute(
     name: str,
     way: Strategy,
     values: Sequence[Any],
-    workers: Sequence[Worker],
+    worker: Worker,
     predicted: float | None,
     *,
     keeps: bool,
 ) -> tuple[list[Any], Ran]:
-    """The arguments as workers get them, and what came of them; with `keeps` results stay on the device."""
+    """The arguments as the worker gets them, and what came of them; with `keeps` results stay on the device."""
     program = call.traced.program
-    with call.planner.using(way.devices, predicted or 0.0):
+    with call.planner.using(name, predicted or 0.0):
         # A worker with another isolation does not know the arrays of this one.
         resident = name if keeps and call.site.options.isolation is None else None
         given = as_arguments(values, program, resident)
@@ -150,7 +150,7 @@ def _execute(
             way,
             program,
             given,
-            dict(zip(way.devices, workers, strict=True)).__getitem__,
+            worker,
             keep=keeps,
             timeout=call.timeout,
             between=call.between,
@@ -182,7 +182,7 @@ class Check:
 
     # -- before
 
-    def before(self, workers: Sequence[Worker]) -> Instead | None:
+    def before(self, worker: Worker) -> Instead | None:
         """Why the call has to run on the baseline although the device was chosen; `None` where it may run there."""
         call, name = self._call, self._device
         site, trust, chooser = call.site, call.site.trust, call.site.chooser
@@ -191,8 +191,7 @@ class Check:
         found = loud(self._modes)
         if found is not None and chooser.baseline == "numpy":
             return Instead(found)
-        generations = [worker.generation for worker in workers]
-        if chooser.checked and not trust.agreed(self._traced.program.key, name, self._way, generations):
+        if chooser.checked and not trust.agreed(self._traced.program.key, name, self._way, worker.generation):
             with call.planner.lock:
                 chooser.distrust(name)
             return Instead(f"{name} has not been compared with NumPy since it was opened or the function was traced.")
@@ -308,7 +307,7 @@ def pin(
     found = mismatch(
         site.task,
         device,
-        planner.device(device.rpartition("+")[2]),
+        planner.device(device),
         sample.traced.program,
         sample.inputs,
         difference,
@@ -421,8 +420,8 @@ def _check_again(planner: Planner, site: CallSite, function: Callable[..., Any],
         return False
     try:
         with planner.trying(()):
-            find = planner.worker_of(site.options)
-            ran = execute(facts.way, sample.traced.program, sample.inputs, find, timeout=site.options.timeout)
+            worker = planner.worker(name, site.options)
+            ran = execute(facts.way, sample.traced.program, sample.inputs, worker, timeout=site.options.timeout)
         return agrees(planner, site, function, name, sample, ran.results, before_use=False)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
         with planner.lock:

@@ -13,10 +13,10 @@ from typing import Any
 
 from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.base import events
+from anygpu.calls.site import NEEDS_PLANNING
 from anygpu.engines.protocol import DirectRun
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.known import PLAN
 from anygpu.placement.strategies import SingleDevice
 from anygpu.placement.trust import USUAL_MODES, is_finite, loud, mode_token, modes_now, warns
 from anygpu.receipts.notes import Repeated, listeners, made, publish
@@ -57,7 +57,7 @@ class DirectCalls:
     def __call__(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
     ) -> Any:
-        """Run a call that began at `begin`; the function's value, or `PLAN` where the call has to be planned.
+        """Run a call that began at `begin`; the function's value, or `NEEDS_PLANNING` where the call has to be planned.
 
         After `_CALLS` calls one is planned, which measures it. Errors are not raised here: the planned call repeats
         them.
@@ -69,17 +69,17 @@ class DirectCalls:
             or not site.candidates.evaluated
             or not self._worker.alive
         ):
-            return PLAN
+            return NEEDS_PLANNING
         found = traced.arrays(function, arguments, keywords)
         if found is None:
-            return PLAN
+            return NEEDS_PLANNING
         given, read = found
         is_watched = self._may_warn
         token = mode_token()
         if token is not self._usual_modes:
             modes = modes_now()
             if loud(modes) is not None:
-                return PLAN
+                return NEEDS_PLANNING
             is_watched = is_watched and warns(modes)
             if modes == USUAL_MODES:
                 self._usual_modes = token
@@ -87,11 +87,11 @@ class DirectCalls:
         try:
             results, finite = self._run(given)
         except Exception:  # noqa: BLE001 - the call that is planned raises it too, or goes elsewhere
-            return PLAN
+            return NEEDS_PLANNING
         if is_watched and not (is_finite(results) if finite is None else finite):
             # NumPy would warn. Those who compute with infinities on purpose shall not do so twice in each call.
             site.host.plan_every_call()
-            return PLAN
+            return NEEDS_PLANNING
         value = site.trust.in_order(traced, given, traced.rebuild(results, CallInputs(given, read)))
         note = Repeated(self._receipt, begin, ready, _clock())
         self._left -= 1

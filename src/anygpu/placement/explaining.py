@@ -1,32 +1,19 @@
-"""`explain`: where the next call would run, what is predicted for each device, and why. Nothing is computed.
-
-For deferred calls it says what they and plain calls take, and shows their segments with why each ended.
-"""
+"""`explain`: where the next call would run, what is predicted for each device, and why. Nothing is computed."""
 
 from __future__ import annotations
-
-import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from anygpu.base.units import readable_seconds
+from anygpu.calls.native_site import NativeSite
 from anygpu.engines.catalogue import why_cpu_is_numpy
 from anygpu.hardware.device import CPU, Device
 from anygpu.placement.call import Call
-from anygpu.placement.history.history import counted
 from anygpu.placement.native_calls import NativeCalls
-from anygpu.placement.native_site import NativeSite
 from anygpu.placement.place_call import choose, require_what_was_asked_for
 from anygpu.placement.plan.plan import Candidate, Plan
 from anygpu.placement.strategies import SingleDevice
 from anygpu.workers.thread import ThreadWorker
-
-if TYPE_CHECKING:
-    from anygpu.placement.deferred import DeferredSite
-    from anygpu.placement.segments import Segment, Segments
-    from anygpu.receipts.receipt import Receipt
 
 
 def explain(call: Call, native: NativeSite | None = None) -> Plan:
@@ -34,9 +21,6 @@ def explain(call: Call, native: NativeSite | None = None) -> Plan:
 
     Raises the function's own error if tracing meets one, and what placing the call would raise for its options.
     """
-    explains_itself: Callable[[], Plan] | None = getattr(native.direct, "explain", None) if native is not None else None
-    if explains_itself is not None:
-        return explains_itself()  # calls that are deferred automatically
     site = call.site
     if not site.programs.is_tried:
         call.record(raises=True)
@@ -60,14 +44,14 @@ def _with_native(call: Call, plan: Plan, native: NativeSite | None) -> Plan:
     candidates = [each for each in plan.candidates if each.device != CPU]
     refused = tuple(each for each in plan.refused if each.device != CPU)
     chosen, reason = plan.chosen, plan.reason
-    code = native.direct if native is not None else None
+    code = native.code if native is not None else None
     if isinstance(code, NativeCalls):
         note = code.note
         chosen, reason = CPU, note.reason
         candidates.append(Candidate(device=CPU, seconds=note.predicted, basis="measured", sentence=note.reason))
     elif (predicted := _predicted(call)) is not None:
         candidates.append(predicted)
-        if native is not None and native.is_settled:
+        if native is not None and native.life.state == "numpy":
             reason = native.note.reason
         elif predicted.seconds < min((each.seconds for each in plan.candidates), default=0.0):
             reason = f"the first calls run on numpy; {predicted.sentence}"
@@ -104,51 +88,3 @@ def _listing(call: Call, name: str) -> str | None:
         return None
     worker = call.planner.worker(name, call.site.options)
     return worker.listing(traced.program) if isinstance(worker, ThreadWorker) else None
-
-
-# -- deferred calls
-
-
-def with_sentence(plan: Plan, sentence: str) -> Plan:
-    """The plan with a sentence behind its reason, unless it is there."""
-    return plan if sentence in plan.reason else msgspec.structs.replace(plan, reason=f"{plan.reason} {sentence}")
-
-
-_NEW = "the function itself runs, and its arrays wait; it was not called with such arguments yet."
-
-
-def explain_deferred(task: str, site: DeferredSite | None, segments: Segments, last: Receipt | None) -> Plan:
-    """The plan of the next deferred call; `last` is the receipt of the last one."""
-    candidates = []
-    if site is not None and math.isfinite(site.plain):
-        sentence = "plain calls of the function, of which one is made every so often."
-        candidates.append(Candidate(device="numpy", seconds=site.plain, basis="measured", sentence=sentence))
-    chosen, reason = "numpy", _NEW
-    if last is not None:
-        chosen, reason = last.device, last.reason
-    if site is not None and site.recent and chosen == "cpu":
-        sentence = f"deferred calls: {readable_seconds(min(site.recent))} at best of the last ones."
-        candidates.append(Candidate(device="cpu", seconds=min(site.recent), basis="measured", sentence=sentence))
-    candidates.sort(key=lambda each: each.seconds)
-    ended = [] if last is None or last.how is None else [f"the last call: {last.how}"]
-    shown = "\n".join([*ended, *(_line(number, each) for number, each in enumerate(segments))])
-    return Plan(
-        task=task,
-        chosen=chosen,
-        reason=reason,
-        candidates=tuple(candidates),
-        not_recorded="a deferred call runs the function itself; its segments are programs",
-        nests=shown or None,
-    )
-
-
-def _line(number: int, segment: Segment) -> str:
-    """A line on one segment: its operations, how often it ran, and whether as native code."""
-    site = segment.site
-    head = f"segment {number}: {counted(segment.calls, 'operation')}, {counted(segment.count, 'time')}"
-    if site is None:
-        return f"{head}, on numpy"
-    if site.runs:
-        note = getattr(site.direct, "note", None)
-        return f"{head}, {site.runs} as native code" + (f": {note.reason}" if note is not None else "")
-    return f"{head}, on numpy: {site.note.reason}"

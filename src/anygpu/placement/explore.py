@@ -211,7 +211,7 @@ def _missing_seconds(planner: Planner, device: Device) -> float:
 
 
 def _calibrate(planner: Planner, site: CallSite) -> None:
-    """In the background: calibrate the devices that calls have paid for, and predict anew, also for two at once."""
+    """In the background: calibrate the devices that calls have paid for, and predict anew."""
     try:
         for device in _to_calibrate(planner, site):
             if planner.background.closed:
@@ -220,7 +220,6 @@ def _calibrate(planner: Planner, site: CallSite) -> None:
                 with planner.pace:
                     planner.calibrate(device)
         site.candidates.consider(planner)
-        site.candidates.consider_parts(planner)
     except AnyGPUError:
         # A device that cannot be calibrated is found out by its trial.
         pass
@@ -268,12 +267,12 @@ def _try_out(
             with planner.lock:
                 chooser.tried(name, tried.seconds, busy=tried.busy)
             return
-        generations = _try_on_workers(planner, site, function, name, facts, sample, tried.runs)
-        if generations is None:
+        generation = _try_on_worker(planner, site, function, name, facts, sample, tried.runs)
+        if generation is None:
             return
         with planner.lock:
             kinds = number_kinds(sample.traced, sample.inputs)
-            site.trust.agree(sample.traced.program.key, name, facts.way, generations, kinds)
+            site.trust.agree(sample.traced.program.key, name, facts.way, generation, kinds)
             chooser.tried(name, tried.seconds, busy=tried.busy)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
         with planner.lock:
@@ -291,12 +290,11 @@ def _try_on_explorers(
     chooser, program = site.chooser, sample.traced.program
     conditions = planner.watch.begin(planner.clock())
     with planner.pace:
-        for device in facts.way.devices:
-            lack = lacking(planner.explorer, device, program) if device != "numpy" else None
-            if lack is not None:
-                with planner.lock:
-                    chooser.failed(name, lack)
-                return None
+        lack = lacking(planner.explorer, name, program) if name != "numpy" else None
+        if lack is not None:
+            with planner.lock:
+                chooser.failed(name, lack)
+            return None
         timed = _run_trial(planner, site, name, facts, sample)
     if timed is None:
         return None
@@ -308,7 +306,7 @@ def _try_on_explorers(
     return _Tried(best, busy, runs)
 
 
-def _try_on_workers(
+def _try_on_worker(
     planner: Planner,
     site: CallSite,
     function: Callable[..., Any],
@@ -316,23 +314,22 @@ def _try_on_workers(
     facts: Prediction,
     sample: Sample,
     runs: Sequence[list[Any]],
-) -> list[int] | None:
-    """Run a sample once on the workers that serve callers, which are opened and compile here, not in a call.
+) -> int | None:
+    """Run a sample once on the worker that serves callers, which is opened and compiles here, not in a call.
 
-    A result with the bits of one of `runs`, which were compared, is not compared again. Returns the generations of the
-    workers, for which the result holds; `None` where it is wrong, of which the chooser is told.
+    A result with the bits of one of `runs`, which were compared, is not compared again. Returns the generation of the
+    worker, for which the result holds; `None` where it is wrong, of which the chooser is told.
     """
-    devices, program = facts.way.devices, sample.traced.program
+    program = sample.traced.program
     # The explorer has tuned what there was time for, and saved it.
-    with planner.pace, planner.trying(devices), tuning_limited_to(0.0):
-        workers = [planner.worker(device, site.options) for device in devices]
-        _prepare(facts.way, program, planner.worker_of(site.options))
-        find = dict(zip(devices, workers, strict=True)).__getitem__
-        ran = execute(facts.way, program, sample.inputs, find, timeout=site.options.timeout)
+    with planner.pace, planner.trying((name,)), tuning_limited_to(0.0):
+        worker = planner.worker(name, site.options)
+        _prepare(facts.way, program, worker)
+        ran = execute(facts.way, program, sample.inputs, worker, timeout=site.options.timeout)
     is_known = any(_same_bits(each, ran.results) for each in runs)
     if site.chooser.checked and not is_known and not agrees(planner, site, function, name, sample, ran.results):
         return None
-    return [worker.generation for worker in workers]
+    return worker.generation
 
 
 def _run_trial(
@@ -347,18 +344,18 @@ def _run_trial(
     The first run compiles and does not count. Results are those of the first and the last run, or one if they are the
     same bits.
     """
-    chooser, find = site.chooser, planner.explorer
+    chooser, worker = site.chooser, planner.explorer(name)
     # A short process is over before sizes of kernels are found.
     has_time = planner.pace.allowance(planner.seconds) > facts.once + 2 * facts.tuning
     with tuning_limited_to(None if has_time else 0.0):
-        _prepare(facts.way, sample.traced.program, find)
+        _prepare(facts.way, sample.traced.program, worker)
     best = float("inf")
     first: list[Any] = []
     for number in range(_RUNS):
         if planner.background.closed:
             return None
         begin = planner.clock()
-        ran = execute(facts.way, sample.traced.program, sample.inputs, find, timeout=site.options.timeout)
+        ran = execute(facts.way, sample.traced.program, sample.inputs, worker, timeout=site.options.timeout)
         seconds = planner.clock() - begin
         first = first or ran.results
         if number:
@@ -369,10 +366,10 @@ def _run_trial(
     return best, [ran.results] if _same_bits(first, ran.results) else [first, ran.results]
 
 
-def _prepare(way: Strategy, program: Program, find: Callable[[str], Worker]) -> None:
+def _prepare(way: Strategy, program: Program, worker: Worker) -> None:
     """Compile a program that runs as a whole. What is cut is compiled when it runs."""
     if isinstance(way, SingleDevice):
-        find(way.name).prepare(program)
+        worker.prepare(program)
 
 
 def _same_bits(one: Sequence[Any], other: Sequence[Any]) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from anygpu.calls.native_site import NativeSite
+from anygpu.calls.site import NEEDS_PLANNING
 from anygpu.placement.call import Call
 from anygpu.placement.executing import Executing
-from anygpu.placement.known import PLAN, note_of_new
-from anygpu.placement.native_site import NativeSite
+from anygpu.placement.known import note_of_new
 from anygpu.placement.planner import default
 from anygpu.receipts.notes import Note, Repeated, last, of_task
 from anygpu.receipts.receipt import Receipt
@@ -19,13 +20,11 @@ _clock = time.perf_counter
 def run_on_host(call: Call) -> tuple[Any, Note | Repeated | Receipt]:
     """Run a task whose place is the processor; what it returns, and what its receipt is made from.
 
-    It goes the way of a decorated function's call: deferred if the option says so, else native code once that was
-    compiled and compared. Who runs the task publishes the receipt, and tells of errors.
+    It goes the way of a decorated function's call: native code once that was compiled and compared. The caller
+    publishes the receipt, and reports errors.
     """
     token = of_task.set(call.function)
     try:
-        if call.deferred is not None:
-            return tuple(call.deferred.run(*call.arguments, **call.keywords))
         site = native_site(call)
         if site is None:
             begin = _clock()
@@ -39,16 +38,15 @@ def run_on_host(call: Call) -> tuple[Any, Note | Repeated | Receipt]:
 def _run(site: NativeSite, call: Call) -> tuple[Any, Note | Repeated | Receipt]:
     """Run a call by native code if there is some, else on NumPy; its value and the note for its receipt."""
     begin = _clock()
-    direct = site.direct  # read once: another thread may take it away
-    if direct is not None:
-        value = direct(call.function, call.arguments, call.keywords, begin)
-        if value is not PLAN:
+    if not site.runs_as_is:
+        value = site.run(call.function, call.arguments, call.keywords, begin)
+        if value is not NEEDS_PLANNING:
             return value, last.get() or (site.note, begin, begin, _clock())
     ready = _clock()
     with Executing():
         value = call.function(*call.arguments, **call.keywords)
     end = _clock()
-    site.ran_on_host(end - ready)
+    site.ran(end - ready)
     return value, (site.note, begin, ready, end)
 
 

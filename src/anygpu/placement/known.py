@@ -17,16 +17,14 @@ from anygpu.placement.signature import LIFTED, OwnArray, without
 from anygpu.receipts.notes import HostNote
 
 if TYPE_CHECKING:
-    from anygpu.placement.call_site import CallSite, HostCalls
+    from anygpu.calls.native_site import NativeSite
+    from anygpu.calls.site import NumpySite, Site
+    from anygpu.placement.call_site import CallSite
     from anygpu.placement.native_calls import NativeCalls
-    from anygpu.placement.native_site import NativeSite
     from anygpu.placement.opaque_form import OpaqueForm
-    from anygpu.placement.plan.choosing import DeviceChooser
 
 #: Kinds of arguments that are remembered for one function, and such that are new.
 _MOST_SITES, _MOST_NEW = 1024, 256
-#: In place of the value of a call that must be planned after all.
-PLAN: Any = object()
 NEW = "it is new, and its first calls are measured on numpy."
 
 
@@ -63,7 +61,7 @@ class Known:
         #: Those that run on NumPy until native code is ready for them, and on that from then on.
         self.native: dict[Hashable, NativeSite] = {}
         #: The one of all of these that runs the next call, or what plans it: every call looks here first.
-        self.hosts: dict[Hashable, HostCalls | NumpySite | NativeSite] = {}
+        self.hosts: dict[Hashable, Site] = {}
         #: Keys of calls that were native code and are planned now, because another device is faster still.
         self.planned: set[Hashable] = set()
         #: The native code of the last call: whether it is that of the next one too, it can tell without a key.
@@ -116,32 +114,10 @@ class Known:
         if len(self.native) >= _MOST_NEW:
             self.hosts.clear()
             # Arguments that are new with every call do not drive out what was compiled for others.
-            self.native = {old: each for old, each in self.native.items() if each.direct is not None}
+            self.native = {old: each for old, each in self.native.items() if not each.runs_as_is}
             if len(self.native) >= _MOST_SITES:
                 self.native.clear()
         self.native[key] = self.hosts[key] = site
-
-
-class NumpySite:
-    """A call site whose calls run on NumPy as they are; it counts them and their seconds."""
-
-    __slots__ = ("calls", "note", "seconds")
-
-    runs_as_is, looks_first, direct, skip_planning = True, False, None, 1
-
-    def __init__(self, note: HostNote) -> None:
-        self.note = note
-        self.calls, self.seconds = 0, 0.0
-
-    def ran_on_host(self, seconds: float) -> None:
-        """Count a call, which took so many seconds."""
-        self.calls += 1
-        self.seconds += seconds
-
-    def report_to(self, chooser: DeviceChooser) -> float:
-        """Report all calls to the chooser of the site that takes over; the seconds that they took together."""
-        chooser.baseline_ran(self.calls, self.seconds)
-        return self.seconds
 
 
 def has_own_array(key: tuple[Hashable, ...]) -> bool:

@@ -1,14 +1,12 @@
 """Loads the modules that calls need later, on a thread beside the calls, which hold Python's lock for little of their
 time.
 
-`planning` and `native` are the two that there are. Forks wait for them: a child that is forked off in the middle of an
-import would never finish it.
+`planning` and `native` are the two that there are. Forks wait for them, except while they wait themselves.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import os
 import sys
@@ -20,12 +18,6 @@ PLANNING = "anygpu.placement.place_call"
 #: The module that places native code, which needs neither devices nor plans.
 NATIVE = "anygpu.placement.native"
 
-#: The module that has native code for segments of deferred calls tried.
-SEGMENTS = "anygpu.placement.segment_trial"
-
-#: Whoever forks in the middle of an import of their own may keep the thread waiting.
-_PATIENCE = 5.0
-
 
 class Loading:
     """The loading of one module, once, on a thread, with what is done before and after it."""
@@ -36,7 +28,6 @@ class Loading:
         #: Whether what was to be done after it has been done.
         self.is_ready = False
         self.thread: threading.Thread | None = None
-        self.threads: list[threading.Thread] = []
 
     def is_done(self) -> bool:
         """Whether all of the module is loaded."""
@@ -46,9 +37,8 @@ class Loading:
     def begin(self, *then: Callable[[], None], first: Callable[[], None] | None = None) -> None:
         """Start the thread, unless it was started: it calls `first`, imports the module, and calls each of `then`."""
         if self.thread is None:
-            _guard_forks(self._module)
+            importlib.import_module("anygpu.base.forks")  # late, and not in the middle of a fork
             self.thread = threading.Thread(target=self._load, args=(first, then), name="anygpu-loading", daemon=True)
-            self.threads.append(self.thread)
             self.thread.start()
 
     def is_under_way(self) -> bool:
@@ -59,10 +49,14 @@ class Loading:
 
     def _load(self, first: Callable[[], None] | None, then: tuple[Callable[[], None], ...]) -> None:
         """On the thread: do what is to be done first, import the module, and do the rest."""
-        from anygpu.placement.background import yielding
+        from anygpu.base import forks
 
         # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.
-        with contextlib.suppress(Exception), yielding(), _with_numpys_own():
+        with contextlib.suppress(Exception), forks.no_fork(), _yielding():
+            if self._module == PLANNING:
+                # It takes its lock before a fork, and planning makes loggers.
+                importlib.import_module("logging")
+                forks.watch()
             if first is not None:
                 first()
             importlib.import_module(self._module)
@@ -71,32 +65,23 @@ class Loading:
                 self.is_ready = True
 
 
-def _with_numpys_own() -> contextlib.AbstractContextManager[None]:
-    """Where calls are deferred, let what is loaded find NumPy's own functions, and not those that stand in for them."""
-    conversions = sys.modules.get("anygpu.array.deferred.conversions")
-    unconverted = getattr(conversions, "unconverted", None)
-    return contextlib.nullcontext() if unconverted is None else unconverted()
+def _yielding() -> contextlib.AbstractContextManager[None]:
+    from anygpu.placement.background import yielding  # late: loaded on the thread
+
+    return yielding()
 
 
 planning = Loading(PLANNING, "place")
 native = Loading(NATIVE, "prepare")
-segments = Loading(SEGMENTS, "try_segment")
 
 is_loaded, begin, is_under_way = planning.is_done, planning.begin, planning.is_under_way
 
 
-def _finish() -> None:
-    """Before a fork: wait for the threads, at most `_PATIENCE` seconds each."""
-    for which in (planning, native, segments):
-        for each in which.threads:  # which may become more meanwhile
-            each.join(_PATIENCE)
+def _begin_anew() -> None:
+    """In a forked child, which has none of the threads: what was not loaded is begun once more."""
+    for which in (planning, native):
+        which.thread = None
 
 
-@functools.cache
-def _guard_forks(module: str) -> None:
-    """Have forks wait for what is being loaded."""
-    if module == PLANNING:
-        # It takes its lock before a fork, and planning makes loggers: what is registered last is called first.
-        importlib.import_module("logging")
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_finish)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)

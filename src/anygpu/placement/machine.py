@@ -7,16 +7,17 @@ the background, one engine after the other.
 from __future__ import annotations
 
 import contextlib
-import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
 import msgspec
 
+from anygpu.base.forks import rlock
+from anygpu.base.lazy import cached_property
 from anygpu.engines.catalogue import catalogue, is_installed
 from anygpu.errors import AnyGPUError, DeviceLost
 from anygpu.hardware.device import CPU, Device, Unavailable
@@ -61,7 +62,7 @@ class MachineLook(ABC):
         self.clock = clock
         self.background = background
         #: Held around every change of choosers and tables; never while a program runs.
-        self.lock = threading.RLock()
+        self.lock = rlock()
         self.pace = Pace(clock)
         #: Seconds that calls have taken in all: what exploring has to be worth. `add_seconds` adds to it.
         self.seconds = 0.0

@@ -127,9 +127,9 @@ def _versions(device: str) -> dict[str, str]:
     """The versions of all libraries that take part, for a report."""
     found = {"anygpu": __version__, "numpy": np.__version__, "python": platform.python_version()}
     found["system"] = platform.platform()
-    for engine in {parse_device(each).engine for each in device.split("+")}:
-        if (version := library_version(engine)) is not None:
-            found[engine] = version
+    engine = parse_device(device).engine
+    if (version := library_version(engine)) is not None:
+        found[engine] = version
     return found
 
 

@@ -29,11 +29,11 @@ import numpy as np
 
 from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
-from anygpu.base import events
 from anygpu.base.units import readable_seconds
+from anygpu.calls.native_site import NativeSite
 from anygpu.engines.cpu.engine import CpuExecutable, executable
 from anygpu.engines.cpu.loader import keep_fact, kept_fact
-from anygpu.errors import VALUE_NEEDED, AnyGPUError, MissingExtra
+from anygpu.errors import AnyGPUError, MissingExtra
 from anygpu.placement import executing, loading
 from anygpu.placement.agreement.analysis import Flag
 from anygpu.placement.background import yielding
@@ -53,7 +53,6 @@ from anygpu.placement.native_calls import (
     stay_because_slow,
 )
 from anygpu.placement.native_loading import mark_native, mark_tried, unmark_tried
-from anygpu.placement.native_site import NativeSite
 from anygpu.placement.signature import signature
 from anygpu.placement.trust import (
     NumberKind,
@@ -98,21 +97,21 @@ class NativeTrial:
         call = Called(function, arguments, keywords, begin)
         allowance.earn(site.seconds - site.paid)
         site.paid = site.seconds
-        if not site.is_marked and not allowance.affords_one():
-            site.look_again(1.5)
+        if not site.known_faster and not allowance.affords_one():
+            site.retry_after(1.5, "postponed")
             return on_numpy(site, call)
-        site.wait()
-        site.tries += 1
-        seconds = None if site.is_marked else _trace_seconds(site.seconds)
+        if not site.tell("begun"):  # on another thread
+            return on_numpy(site, call)
+        seconds = None if site.known_faster else _trace_seconds(site.seconds)
         begun = _clock()
         traced, heard = traced_for(site, call, seconds)
         allowance.spend(_clock() - begun)
         if traced is None:
             return on_numpy(site, call)
-        recalled = kept_calls(site, function, traced) if site.is_marked and not heard else None
+        recalled = kept_calls(site, function, traced) if site.known_faster and not heard else None
         if recalled is None:
             return _run_and_try(site, call, traced, heard, background.submit, begun)
-        site.use(recalled)
+        site.tell("kept", code=recalled)
         return recalled(*call)
 
 
@@ -128,13 +127,12 @@ def traced_for(site: NativeSite, call: Called, seconds: float | None) -> tuple[T
     """
     known, why = site.known, pinned.get(code_of(call.function))
     if why is not None:
-        site.stay(why)
+        site.settle_on_numpy(why)
         return None, frozenset()
     modes = loud(modes_now())
     if modes is not None:
         # What the function itself does to NumPy's modes would not be seen.
-        site.stay(modes)
-        site.look_again(1.0)
+        site.retry_after(1.0, reason=modes)
         return None, frozenset()
     heard: set[str] = set()
     with again_after_errors(site), executing.Executing():
@@ -144,16 +142,10 @@ def traced_for(site: NativeSite, call: Called, seconds: float | None) -> tuple[T
         traced = contextvars.copy_context().run(_listening, heard, tracing)
     if isinstance(traced, NotTraceable):
         why = f"it cannot be traced: {traced.reason.rstrip('.')}."
-        if known.options.deferred:
-            why = site.note.reason  # why its calls are plain ones: deferred ones would need no trace
-        elif VALUE_NEEDED in traced.reason:
-            why += " With offload(deferred=True) it can run as it is."
         if traced.for_now or traced.error is not None:
-            site.stay(why)
-            site.look_again(2.0)
+            site.retry_after(2.0, reason=why)
         else:
             stay(site, why)
-            events.cannot_trace(site, f"it cannot be traced: {traced.reason.rstrip('.')}.")
         return None, frozenset()
     if traced.by_value:
         _move(site, known, traced.by_value, call)
@@ -174,7 +166,7 @@ def again_after_errors(site: NativeSite) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        site.look_again(1.0)
+        site.retry_after(1.0, "interrupted")
         raise
 
 
@@ -206,9 +198,14 @@ def _run_and_try(
     trust.flags = heard
     given = inputs_after(site, call, traced, trust, value)
     if given is not None:
-        with contextlib.suppress(MemoryError):
+        try:
             sample = sample_of(traced, given, value, ours=False)
-            site.say("native code for it is being compiled and compared with numpy.")
+        except MemoryError:
+            site.retry_after(
+                4.0, reason="there was no memory to copy its arguments, with which native code is compared."
+            )
+        else:
+            site.tell("traced", reason="native code for it is being compiled and compared with numpy.")
             submit(partial(try_out, site, call.function, sample, trust, tracing))
     allowance.spend(_clock() - since)
     return value
@@ -236,8 +233,8 @@ def try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, trus
         elif agrees(site, function, sample, results, trust, before_use=True):
             kinds = number_kinds(traced, sample.inputs)
             trust.begin_with_numbers(traced.program.key, "cpu", kinds)
-            site.use(NativeCalls(site, function, traced, native, trust, seconds))
-            _keep(site, function, traced, kinds, trust, seconds)
+            if site.tell("agreed", code=NativeCalls(site, function, traced, native, trust, seconds)):
+                _keep(site, function, traced, kinds, trust, seconds)
         spent = {"tracing": tracing, "compiling": compiled - begin, "comparing": _clock() - compiled}
         history.append((site.note.task, spent))
 
@@ -248,19 +245,19 @@ def reported(site: NativeSite) -> Iterator[None]:
     try:
         yield
     except AnyGPUError as error:
-        site.stay(f"native code for it could not be made: {error}")
+        site.settle_on_numpy(f"native code for it could not be made: {error}")
     except Exception as error:
         import logging  # late: it takes 5 ms
 
         logging.getLogger(__name__).exception("native code could not be tried")
-        site.stay(f"native code for it failed in a trial: {type(error).__name__}: {error}")
+        site.settle_on_numpy(f"native code for it failed in a trial: {type(error).__name__}: {error}")
 
 
 def _say_what_is_missing(site: NativeSite, function: Callable[..., Any], traced: Traced, error: MissingExtra) -> None:
     """Nothing compiles here: the receipt has the command that installs it, and a first warning the gain to expect."""
     from anygpu.placement.native_speed import warn_once  # which no usual installation needs
 
-    site.stay(f"numpy runs it, because {error}")
+    site.settle_on_numpy(f"numpy runs it, because {error}")
     warn_once(site.note.task, function, traced.program, error)
 
 
@@ -323,7 +320,7 @@ def prepare(
     """Have native code ready before this call returns; its value, which NumPy has computed."""
     call = Called(function, arguments, keywords, _clock())
     loading.native.is_ready = True
-    site.look_again(math.inf)
+    site.tell("prepare")
     with _progress(site.note.task):
         traced, heard = traced_for(site, call, None)
         if traced is None:
@@ -331,7 +328,7 @@ def prepare(
         recalled = kept_calls(site, function, traced) if not heard else None
         if recalled is None:
             return _run_and_try(site, call, traced, heard, lambda job: job(), call.begin)
-        site.use(recalled)
+        site.tell("kept", code=recalled)
         return recalled(*call)
 
 

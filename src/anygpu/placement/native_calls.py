@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import time
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
@@ -19,6 +18,9 @@ from typing import Any, NamedTuple
 from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
+from anygpu.calls.lifecycle import Event
+from anygpu.calls.native_site import NativeSite, Runner
+from anygpu.calls.site import NEEDS_PLANNING
 from anygpu.engines.codegen.kernel import HIDDEN, RESULT, WRAPPED
 from anygpu.engines.cpu.engine import UNKNOWN, CpuExecutable
 from anygpu.errors import Unsupported
@@ -26,9 +28,7 @@ from anygpu.hardware.gpu_presence import probes_by_itself
 from anygpu.placement import executing, loading
 from anygpu.placement.agreement.comparison import Difference
 from anygpu.placement.background import Background, yielding
-from anygpu.placement.known import PLAN
 from anygpu.placement.native_loading import mark_tried
-from anygpu.placement.native_site import NativeSite
 from anygpu.placement.plan.candidate_history import calls_between_samples
 from anygpu.placement.trust import (
     USUAL_MODES,
@@ -73,8 +73,6 @@ _MOST_CHANGES = 12
 #: So many calls in a row with values that native code cannot use take longer than calls of the function alone.
 _MOST_REFUSED = 8
 
-#: The module of functions that are segments of deferred calls.
-SEGMENT = "anygpu.segment"
 _NO_KEYWORDS: dict[str, Any] = {}
 #: In place of a value: the call goes on as native code.
 _GO_ON: Any = object()
@@ -84,8 +82,6 @@ _set_last = last_receipt.set
 _listening = listeners.get
 
 background = Background()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=background.begin_anew)
 #: By the code of a function: why it stays on NumPy, because native code was wrong.
 pinned: dict[Hashable, str] = {}
 
@@ -200,20 +196,20 @@ class NativeCalls:
     # -- usual calls
 
     def quick(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """What the function returns; `PLAN` where such a call takes a closer look. For the shortest functions."""
+        """Return what the function returns; `NEEDS_PLANNING` for a call that takes a closer look."""
         begin = _clock()
         if self._left <= 0 or mode_token() is not self._usual_modes:
-            return PLAN
+            return NEEDS_PLANNING
         given = self._inputs(arguments, _NO_KEYWORDS, function)
         if given is None:
-            return PLAN
+            return NEEDS_PLANNING
         ready = _clock()
         try:
             results = self._native.call(*given)
         except Exception:  # noqa: BLE001 - the closer look meets it too, and goes on to NumPy
-            return PLAN
+            return NEEDS_PLANNING
         if results is NotImplemented or results.pop() & self._minds:
-            return PLAN
+            return NEEDS_PLANNING
         value = results[0]
         self._left -= 1
         note = (self._note, begin, ready, _clock())
@@ -225,7 +221,7 @@ class NativeCalls:
     def __call__(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
     ) -> Any:
-        """What the function returns; `PLAN` for a call that is to be planned. It began at `begin`."""
+        """What the function returns; `NEEDS_PLANNING` for a call that is to be planned. It began at `begin`."""
         call = Called(function, arguments, keywords, begin)
         if self._left <= 0 and (value := self._look(call)) is not _GO_ON:
             return value
@@ -304,6 +300,7 @@ class NativeCalls:
                 stay_because_slow(site, self._seconds)
                 return on_numpy(site, call)
             self._proved = True
+            site.tell("proved")
             self._note = self._noted()
             self._be_quick(call.function)
             self._begin_interval()
@@ -346,7 +343,7 @@ class NativeCalls:
             if planned.chooser.current not in (None, "numpy"):
                 known.plan_from_now_on(site.key)
         if loading.is_loaded():
-            return PLAN
+            return NEEDS_PLANNING
         loading.begin()
         return _GO_ON
 
@@ -357,21 +354,21 @@ class NativeCalls:
         self._refused = (count + 1 if left == self._left else 1, self._left)
         if self._refused[0] < _MOST_REFUSED:
             return on_numpy(site, call, f"native code cannot use these values: {error}")
-        stay(site, f"native code cannot use the values of its calls: {error}")
-        if site.tries < 3:
-            site.look_again(4.0)
+        stay(site, f"native code cannot use the values of its calls: {error}", retries=site.life.tries < 3)
         return on_numpy(site, call)
 
     def _with_another_program(self, call: Called) -> Any:
         """Something that the program depends on has changed: the call runs on NumPy, and another is traced later."""
         site = self._site
         site.known.quick = None
-        site.changes += 1
-        if site.changes > _MOST_CHANGES:
+        changes = site.life.changes + 1
+        if changes > _MOST_CHANGES:
             changed = self._traced.changed(call.function, call.arguments, call.keywords)
-            site.stay(f"it cannot be traced: {changed} changes from call to call, and decides what it computes.")
+            site.settle_on_numpy(
+                f"it cannot be traced: {changed} changes from call to call, and decides what it computes."
+            )
         else:
-            site.look_again(1.0 + 0.1 * site.changes)
+            site.retry_after(1.0 + 0.1 * changes, "changed")
         return on_numpy(site, call, "something that it depends on has changed since it was traced.")
 
     def _compare(self, call: Called, why: str) -> Any:
@@ -425,10 +422,7 @@ def on_numpy(site: NativeSite, call: Called, why: str | None = None) -> Any:
     ready = _clock()
     try:
         with executing.Executing():
-            if site.runs_as_is:
-                value = call.function(*call.arguments, **call.keywords)
-            else:
-                value = site.call_on_host(call.function, call.arguments, call.keywords)  # type: ignore[attr-defined]
+            value = call.function(*call.arguments, **call.keywords)
     except BaseException as error:
         publish_failure(note.task, error, call.begin, call.function)
         raise
@@ -439,9 +433,7 @@ def on_numpy(site: NativeSite, call: Called, why: str | None = None) -> Any:
 
 
 def published(note: Note, call: Called, value: Any) -> None:
-    """Leave the note of a call, or its receipt where somebody listens; segments of a call leave none."""
-    if call.function.__module__ == SEGMENT:
-        return
+    """Leave the note of a call, or publish its receipt if there are listeners."""
     if events.calls or _listening():
         publish(made(note), (call.function, call.arguments, call.keywords, value))
     else:
@@ -466,26 +458,33 @@ def inputs_after(site: NativeSite, call: Called, traced: Traced, trust: Trust, v
 def stay_because_slow(site: NativeSite, seconds: float) -> None:
     """Native code was not faster. If it was nearly, it is tried again later: the machine may have been busy."""
     took = f"it takes {readable_seconds(seconds + OVERHEAD)}, and numpy {readable_seconds(site.least)}"
-    stay(site, f"native code is not faster: {took}.")
-    if site.tries < 3 and seconds < _MUCH_SLOWER * site.least:
-        site.look_again(4.0)
+    reason = f"native code is not faster: {took}."
+    if site.life.tries < 3 and seconds < _MUCH_SLOWER * site.least:
+        stay(site, reason, "slower for now", retries=True)
     elif probes_by_itself():
-        site.use(partial(_plan_instead, site))
+        stay(site, reason, "plan", instead=partial(_plan_instead, site))
+    else:
+        stay(site, reason, "slower")
 
 
 def _plan_instead(site: NativeSite, *call: Any) -> Any:
     """A GPU may still be faster than NumPy: calls are planned from now on, once what plans them is loaded."""
     if loading.is_loaded():
         site.known.plan_from_now_on(site.key)
-        return PLAN
+        return NEEDS_PLANNING
     loading.begin()
     return on_numpy(site, Called(*call))
 
 
-def stay(site: NativeSite, reason: str) -> None:
-    """Calls run on NumPy from now on, and the next process need not try native code so soon."""
+def stay(
+    site: NativeSite, reason: str, event: Event = "refused", *, retries: bool = False, instead: Runner | None = None
+) -> None:
+    """Run calls on NumPy from now on, or for a while if it `retries`; the next process tries native code later."""
     site.known.quick = None
-    site.stay(reason)
+    if retries:
+        site.retry_after(4.0, "refused for now" if event == "refused" else event, reason)
+    else:
+        site.tell(event, code=instead, reason=reason)
     background.submit(partial(mark_tried, site))
 
 
@@ -523,7 +522,7 @@ def _pin(
 
     program = sample.traced.program
     found = mismatch(site.note.task, "cpu", None, program, sample.inputs, difference, before_use=before_use)
-    stay(site, found.reason)
+    stay(site, found.reason, "mismatch")
     code = code_of(function)
     if code not in pinned:
         pinned[code] = found.reason
@@ -531,10 +530,10 @@ def _pin(
         warning = tell(found, function)
         if warning is not None:
             # A filter has made an error of it, which the next call raises.
-            site.use(partial(_raise_once, site, warning))
+            site.interpose(partial(_raise_once, site, warning))
 
 
 def _raise_once(site: NativeSite, warning: Warning, *_: Any) -> Any:
     """Raise the warning in place of a call, and run the next ones on NumPy."""
-    site.look_again(math.inf)
+    site.resume()
     raise warning

@@ -8,30 +8,28 @@ import importlib.util
 import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
+from anygpu.base.forks import no_fork
 from anygpu.base.this_process import usable_processors
-from anygpu.placement.background import at_leisure, yielding
+from anygpu.placement.background import yielding
 from anygpu.placement.history import hints
-from anygpu.placement.loading import NATIVE, native, segments
+from anygpu.placement.loading import NATIVE, native
 
 if TYPE_CHECKING:
-    from anygpu.placement.native_site import NativeSite
+    from anygpu.calls.native_site import NativeSite
 
-#: Seconds of calls before anything is spent beside calls that leave less than this of a processor idle, which lose as
-#: much time as is spent, and where Python has kept no bytecode of what is to be loaded, which takes 0.5 s then.
-_SPARE, BEFORE_COSTLY = 0.75, 1.0
+#: The share of a processor that calls have to leave idle: others lose as much time as the import takes.
+_SPARE = 0.75
 
 
-def begin_for(site: NativeSite) -> None:
-    """Begin to load what native code needs, or have the site ask again later."""
-    if site.seconds >= BEFORE_COSTLY or (_has_bytecode() and (site.is_marked or _has_spare_processor(site))):
-        begin_native(compiles=not site.is_marked, site=site)
-    else:
-        site.look_again(1.5)
+def can_load_now(site: NativeSite) -> bool:
+    """Whether importing what native code needs takes little from the calls of a site.
+
+    Without bytecode on disk the import takes 0.5 s.
+    """
+    return _has_bytecode() and (site.known_faster or _has_spare_processor(site))
 
 
 def _has_spare_processor(site: NativeSite) -> bool:
@@ -66,15 +64,13 @@ def _start_compiler() -> None:
 
     start_compiler()
     importlib.import_module("anygpu.engines.cpu.runtime")
-    waiting = threading.Thread(target=_make_runtime_quietly, name="anygpu-runtime", daemon=True)
-    native.threads.append(waiting)
-    waiting.start()
+    threading.Thread(target=_make_runtime_quietly, name="anygpu-runtime", daemon=True).start()
 
 
 def _make_runtime_quietly() -> None:
     """Make the native runtime on a thread, without raising."""
     # Whoever needs it gets the error.
-    with contextlib.suppress(Exception), yielding():
+    with contextlib.suppress(Exception), no_fork(), yielding():
         _make_runtime()
 
 
@@ -93,26 +89,6 @@ def _trace_something() -> None:
     importlib.import_module("anygpu.placement.agreement.analysis")
     importlib.import_module("anygpu.placement.agreement.comparison")
     trace_small()
-
-
-#: What tracing loads when it first meets functions of NumPy's.
-_FUNCTIONS = """
-anygpu.array.functions.creation anygpu.array.functions.concatenation anygpu.array.functions.selection
-anygpu.array.functions.products anygpu.array.functions.ranges anygpu.array.functions.sorting
-anygpu.array.functions.numeric anygpu.program.wire anygpu.placement.automatic_deferral numpy.ma
-"""
-
-
-def begin_segments(*, soon: bool) -> None:
-    """Begin to load what tries native code for segments: `soon`, or little by little where nobody has asked for it."""
-    segments.begin(partial(_load_functions, yielding if soon else at_leisure))
-
-
-def _load_functions(how: Callable[[], AbstractContextManager[None]]) -> None:
-    """Load all that is needed later, so that neither a call nor a trial beside it has to."""
-    for each in _FUNCTIONS.split():
-        with how():
-            importlib.import_module(each)
 
 
 # -- marks for the next process

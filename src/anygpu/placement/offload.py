@@ -20,18 +20,19 @@ import numpy as np
 
 from anygpu.base import events
 from anygpu.base.events import drawn
+from anygpu.calls.site import NEEDS_PLANNING, NumpySite
 from anygpu.errors import InvalidOption
 from anygpu.placement import executing, loading
 from anygpu.placement.history.hints import NATIVE, NUMPY, code_of, is_marked, marks_on
-from anygpu.placement.known import PLAN, Known, NumpySite, has_own_array, name_of, note_of_new
+from anygpu.placement.known import Known, has_own_array, name_of, note_of_new
 from anygpu.placement.options import CallOptions, Options, options
 from anygpu.placement.signature import BUILTIN, OwnArray, describe_keywords, signature, way_of
 from anygpu.receipts.notes import last, listeners, made, publish, publish_failure
 
 if TYPE_CHECKING:
+    from anygpu.calls.native_site import NativeSite
+    from anygpu.calls.site import Site
     from anygpu.placement.call import Call
-    from anygpu.placement.call_site import HostCalls
-    from anygpu.placement.native_site import NativeSite
     from anygpu.placement.plan.plan import Plan
     from anygpu.placement.planner import Planner
     from anygpu.receipts.receipt import Receipt
@@ -173,7 +174,7 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         quick = known.quick
         if quick is not None and not keywords:
             value: R = quick.quick(function, arguments)
-            if value is not PLAN:
+            if value is not NEEDS_PLANNING:
                 return value
         begin = _clock()
         lifted = known.lifted
@@ -194,16 +195,11 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         key = tuple(parts)
         site = known.hosts.get(key) or self._find_site(key)
         if site is not None:
-            if site.skip_planning > 0 and (
-                not site.looks_first or site.does_as_recorded(function, arguments, keywords)  # type: ignore[union-attr]
-            ):
+            if site.runs_as_is:
                 ready = _clock()
                 token = executing.enter(True) if executing.asked else None
                 try:
-                    if not site.runs_as_is:
-                        value = site.call_on_host(function, arguments, keywords)  # type: ignore[union-attr]
-                    else:
-                        value = function(*arguments, **keywords) if keywords else function(*arguments)
+                    value = function(*arguments, **keywords) if keywords else function(*arguments)
                 except BaseException as error:
                     publish_failure(self._task, error, begin, function)
                     raise
@@ -211,29 +207,27 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
                     if token is not None:
                         executing.leave(token)
                 end = _clock()
-                site.ran_on_host(end - ready)
+                site.ran(end - ready)
                 left = (site.note, begin, ready, end)
                 if events.calls or _listening():
                     publish(left, (function, arguments, keywords, value))
                 else:
                     _set_last(left)
                 return value
-            direct = site.direct  # read once: another thread may take it away
-            if direct is not None:
-                value = direct(function, arguments, keywords, begin)
-                if value is not PLAN:
-                    return value
+            value = site.run(function, arguments, keywords, begin)
+            if value is not NEEDS_PLANNING:
+                return value
         if _is_recorded(key):
             return function(*arguments, **keywords)
         return self._place(key, arguments, keywords)[0]  # type: ignore[no-any-return]
 
-    def _find_site(self, key: tuple[Hashable, ...]) -> HostCalls | NumpySite | NativeSite | None:
+    def _find_site(self, key: tuple[Hashable, ...]) -> Site | None:
         """The site that runs such calls, a new one for the first; `None` where the first call has to be planned.
 
         It is entered in `hosts`, where the next call finds it.
         """
         known = self._known
-        found: HostCalls | NumpySite | NativeSite | None
+        found: Site | None
         if self._may_be_native and key not in known.planned and not has_own_array(key):
             found = known.native.get(key)
             if found is None:
@@ -251,7 +245,7 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         if self._needs_no_planning:
             site = NumpySite(self._note_of_new)
         else:
-            from anygpu.placement.new_call_site import NewCallSite  # few functions have one
+            from anygpu.calls.new_call_site import NewCallSite  # few functions have one
 
             site = NewCallSite(self._note_of_new)
         self._known.remember_new(key, site)
@@ -284,13 +278,15 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
 
     def _native_site(self, key: tuple[Hashable, ...]) -> NativeSite:
         """A new site for calls that run on NumPy or as native code."""
-        from anygpu.placement.native_site import NativeSite  # calls that name a device need none
+        from anygpu.calls.native_site import NativeSite  # calls that name a device need none
 
         known = self._known
         site = NativeSite(known, key, self._note_of_new)
         known.remember_native(key, site)
         if known.options.warm:
-            site.use(lambda function, arguments, keywords, begin: self._prepared(key, arguments, keywords))
+            site.tell(
+                "ready", code=lambda function, arguments, keywords, begin: self._prepared(key, arguments, keywords)
+            )
         return site
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -368,10 +364,6 @@ def _found(module: str | None, name: str) -> Any:
 
 def _restored(function: Callable[..., Any], options: Options) -> Any:
     """The offloaded form of a function with some options."""
-    if options.deferred:
-        from anygpu.placement.deferred import Deferred
-
-        return Deferred(function, options)
     return Offloaded(function, options)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import threading
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ import numpy as np
 
 from anygpu.array.core.array import Array
 from anygpu.array.core.structure import flatten, require_plain, unflatten
+from anygpu.base.forks import rlock
 from anygpu.base.interrupts import TryAcquire
 from anygpu.errors import DeviceUnavailable, InvalidOption, OutOfMemory
 from anygpu.hardware.device import Device
@@ -66,7 +66,7 @@ def place_opaque(call: Call, timer: PhaseTimer | None = None) -> tuple[Any, Rece
             planner.recall.keep_opaque(site, call.function, form.program)
         predicted_bytes = form.predicted(name, rows)
     with (
-        planner.using((name,), predicted or 0.0),
+        planner.using(name, predicted or 0.0),
         _Measuring(worker, device, form.is_to_be_measured(name, rows)) as memory,
     ):
         with timer.phase("write"):
@@ -187,7 +187,7 @@ def _downloaded(value: Any, worker: ThreadWorker) -> tuple[Any, int]:
 _MUCH = 64 << 20
 _NOW_AND_THEN = f"memory is measured in the first {FIRST} calls with such arguments, and then in one of {EVERY}"
 #: One call is measured at a time: the high-water mark is that of the process.
-_measuring = threading.RLock()
+_measuring = rlock()
 
 
 class _Measuring:

@@ -6,13 +6,13 @@ What such calls take of memory is learnt for the form, in this process and in ea
 from __future__ import annotations
 
 import functools
-import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anygpu.array.core.structure import flatten
+from anygpu.base.forks import lock
 from anygpu.base.units import readable_bytes
 from anygpu.placement.history.records import function_hash, signature_hash
 
@@ -112,7 +112,7 @@ class OpaqueForm:
         #: The name by which other processes know it; `None` if there is none, or as long as it was not asked for.
         self.program: str | None = None
         self._recalled = False
-        self._lock = threading.Lock()
+        self._lock = lock()
         #: By device and rows: what earlier processes have seen, or the median of the last calls of this one.
         self._peaks: dict[str, dict[int, int]] = {}
         #: What was measured last. Other threads take and free memory meanwhile, so that one measurement may be too much

@@ -41,7 +41,6 @@ class Options(NamedTuple):
     engine: str | None = None
     #: Whether the first call of a kind compiles before it returns.
     warm: bool = False
-    deferred: bool = False
     #: The sentence for receipts where NumPy takes the place of "cpu".
     cpu_is_numpy: str | None = None
 
@@ -100,7 +99,6 @@ class CallOptions(TypedDict, total=False):
     engine: str | None
     #: Whether the first call of a kind compiles native code before it returns, instead of beside the calls after it.
     warm: bool | None
-    deferred: bool | None  # whether the function itself runs at every call, and its arrays wait
 
 
 class TaskOptions(CallOptions, total=False):
@@ -144,7 +142,6 @@ def options(**given: Unpack[CallOptions]) -> Options:
         check=_one_of("check", given.get("check") or os.environ.get(CHECK) or "sample", get_args(Check)),
         engine=engine,
         warm=bool(given.get("warm")),
-        deferred=bool(given.get("deferred")),
     )
 
 

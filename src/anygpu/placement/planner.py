@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import msgspec
 
 from anygpu.base.disturbance import DisturbanceWatch, Reading, read_processors
+from anygpu.base.forks import lock
 from anygpu.engines.catalogue import is_automatic
 from anygpu.errors import DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import CPU, Device
@@ -82,7 +82,7 @@ class Planner(MachineLook):
         #: Devices that were calibrated by this process.
         self._calibrated: set[str] = set()
         #: By call, the devices that it uses and the seconds that it is expected to take.
-        self._in_flight: dict[object, tuple[tuple[str, ...], float]] = {}
+        self._in_flight: dict[object, tuple[str, float]] = {}
         #: The same calls by device; some of them may have ended.
         self._in_flight_on: dict[str, dict[object, float]] = {}
         self._trials: set[str] = set()
@@ -122,9 +122,7 @@ class Planner(MachineLook):
     def replace(self, device: str, options: Options) -> None:
         """Open a device again that was lost, in the background. Meanwhile it counts as busy, so that calls that may
         run elsewhere do."""
-        self.places.replace(
-            device, isolation=options.isolation, meanwhile=lambda seconds: self.using((device,), seconds)
-        )
+        self.places.replace(device, isolation=options.isolation, meanwhile=lambda seconds: self.using(device, seconds))
 
     def explorer(self, device: str) -> Worker:
         """A worker for trials, which no caller waits for."""
@@ -211,7 +209,7 @@ class Planner(MachineLook):
         """
         plain, known = predicted.plain, self._calibrations.get(candidate)
         # What was predicted before the device was calibrated says nothing about predictions since.
-        if plain is None or known is None or predicted.calibrated != (known.source == "measured"):
+        if known is None or predicted.calibrated != (known.source == "measured"):
             return
         # Native code is predicted as it runs without planning. A planned call takes many times as long as a short one.
         if known.native is not None:
@@ -261,7 +259,7 @@ class Planner(MachineLook):
     def _devices_in_use(self) -> set[str]:
         """The devices that calls or trials use now."""
         with self.lock:
-            return {device for devices, _ in list(self._in_flight.values()) for device in devices} | self._trials
+            return {device for device, _ in list(self._in_flight.values())} | self._trials
 
     def _seconds_in_use(self, device: str) -> float:
         """The expected seconds of calls and trials on one device, looked up by device: there may be thousands of
@@ -272,21 +270,19 @@ class Planner(MachineLook):
         return seconds + _TRIAL_SECONDS if device in self._trials else seconds
 
     @contextlib.contextmanager
-    def using(self, devices: tuple[str, ...], seconds: float) -> Iterator[None]:
-        """A context manager around a call that is expected to take so many seconds: the devices count as busy
+    def using(self, device: str, seconds: float) -> Iterator[None]:
+        """A context manager around a call that is expected to take so many seconds: the device counts as busy
         meanwhile.
         """
         call = object()
         try:
-            for device in devices:
-                self._in_flight_on.setdefault(device, {})[call] = seconds
-            self._in_flight[call] = (devices, seconds)
+            self._in_flight_on.setdefault(device, {})[call] = seconds
+            self._in_flight[call] = (device, seconds)
             yield
         finally:
             # In one step, which no interrupt can come before: what is not in there does not count by device either.
             self._in_flight.pop(call, None)
-            for device in devices:
-                self._in_flight_on.get(device, {}).pop(call, None)
+            self._in_flight_on.get(device, {}).pop(call, None)
 
     @contextlib.contextmanager
     def trying(self, devices: tuple[str, ...]) -> Iterator[None]:
@@ -364,7 +360,7 @@ def allows_numpy(options: Options) -> bool:
 
 
 _default: Planner | None = None
-_making = threading.Lock()
+_making = lock()
 
 
 def _users_history() -> CallHistory:

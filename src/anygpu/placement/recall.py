@@ -218,7 +218,7 @@ class Recall:
             if not track.calls or took is None:
                 continue
             stamp = self._stamp(device)
-            if stamp is None:  # two devices at once, of which nothing is kept
+            if stamp is None:  # the device is gone
                 continue
             self._history.ran(program, device, stamp, took, track.calls, disturbed=track.disturbed)
             track.calls = 0

@@ -7,7 +7,7 @@ Calls that their caller waits for, tasks of a queue and chunks of a stream come 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from anygpu.placement.options import Options
 from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.plan.chunking import Chunks
 from anygpu.placement.planner import Planner
-from anygpu.placement.strategies import Chunked, SingleDevice
+from anygpu.placement.strategies import Chunked
 from anygpu.receipts.receipt import warn_fallback
 from anygpu.workers.task_lifecycle import (
     Action,
@@ -78,7 +78,6 @@ def recover(
     planner: Planner,
     options: Options,
     *,
-    devices: Sequence[str] = (),
     split_further: Callable[[], None] | None = None,
     overdue: bool = False,
     refused: Callable[[Fail], None] | None = None,
@@ -89,12 +88,9 @@ def recover(
     `Free` for a task that no caller waits for any more. `refused` is called as soon as the task is known to have
     failed, before a device is opened again.
 
-    `devices` are those of the candidate, where it is more than one. `split_further` makes the work smaller for it;
-    `None` means that it cannot be split.
+    `split_further` makes the work smaller for it; `None` means that it cannot be split.
     """
-    devices = devices or (name,)
-    alone = len(devices) == 1
-    fault = fault_of(failure, device=name, generation=life.task.generation or None) if alone else fault_of(failure)
+    fault = fault_of(failure, device=name, generation=life.task.generation or None)
     can_split = split_further is not None
     failed = Failed(fault, type(failure).__name__, text_of(failure), cuttable=can_split, overdue=overdue)
     outcome: Action | None = None
@@ -103,16 +99,13 @@ def recover(
             case SplitFurther() if split_further is not None:
                 split_further()
             case Reclaim():
-                for device in devices:
-                    planner.places.reclaim(device)
+                planner.places.reclaim(name)
             case EvictBuffers():
-                for device in devices:
-                    planner.places.evict(device)
+                planner.places.evict(name)
             case Replace() | Probe():
                 # Opening verifies the device. Where it cannot be opened, the next attempt there says why; and only an
                 # attempt there waits for it.
-                for device in devices:
-                    planner.replace(device, options)
+                planner.replace(name, options)
             case Fail():
                 outcome = action
                 if refused is None:
@@ -142,7 +135,6 @@ def handle_failure(
         failure,
         planner,
         site.options,
-        devices=_devices_of(site, name),
         split_further=partial(site.candidates.use_chunks, name, chunks) if chunks is not None else None,
         overdue=overdue,
         refused=refused,
@@ -188,8 +180,7 @@ def _next_best(site: CallSite, task: Task, planner: Planner) -> str:
 
         def finish(name: str) -> float:
             estimate = site.chooser.estimate(name)
-            waits = max((waiting.get(device, 0.0) for device in _devices_of(site, name)), default=0.0)
-            return float("inf") if estimate is None else estimate + waits
+            return float("inf") if estimate is None else estimate + waiting.get(name, 0.0)
 
         return min(known, key=finish)
     # What has not been compared yet is not where a call may end up by chance.
@@ -205,18 +196,10 @@ def _smaller(site: CallSite, name: str, failure: AnyGPUError) -> Chunks | None:
         return None
     if isinstance(facts.way, Chunked):
         room = facts.way.chunks.peak_bytes // 2
-    elif isinstance(facts.way, SingleDevice) and facts.plain is not None:
-        room = min(failure.limit or facts.plain.peak_bytes, facts.plain.peak_bytes) // 2
     else:
-        return None
+        room = min(failure.limit or facts.plain.peak_bytes, facts.plain.peak_bytes) // 2
     chunks = site.candidates.chunks(name, room)
     return chunks if isinstance(chunks, Chunks) else None
-
-
-def _devices_of(site: CallSite, name: str) -> tuple[str, ...]:
-    """The devices that a candidate uses."""
-    facts = site.candidates.predictions.get(name)
-    return facts.way.devices if facts is not None else (name,)
 
 
 def one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The strategies for running a program (whole on one device, in chunks, split across two), and running them."""
+"""The strategies for running a program on a device (whole, or in chunks), and running them."""
 
 from __future__ import annotations
 
@@ -17,23 +17,12 @@ from anygpu.workers.worker import Argument, Ran, Worker
 
 if TYPE_CHECKING:
     from anygpu.placement.plan.chunking import Chunks
-    from anygpu.placement.plan.splitting import ProgramPart, Split
 
 
 class SingleDevice(NamedTuple):
     """The whole program on one device."""
 
     device: str
-
-    @property
-    def name(self) -> str:
-        """The name of the candidate: its device."""
-        return self.device
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """All devices that are used."""
-        return (self.device,)
 
     @property
     def how(self) -> str | None:
@@ -50,16 +39,6 @@ class Chunked(NamedTuple):
     chunks: Chunks
 
     @property
-    def name(self) -> str:
-        """The name of the candidate: its device."""
-        return self.device
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """All devices that are used."""
-        return (self.device,)
-
-    @property
     def how(self) -> str | None:
         """The number and length of chunks, for receipts."""
         axes = [axis for axis in self.chunks.cut.outputs if axis is not None]
@@ -67,31 +46,7 @@ class Chunked(NamedTuple):
         return f"in {self.chunks.count} chunks of at most {self.chunks.piece}{axis}"
 
 
-class SplitAcrossDevices(NamedTuple):
-    """Some operations on one device and some on another."""
-
-    devices: tuple[str, str]
-    split: Split
-
-    @property
-    def name(self) -> str:
-        """The name of the candidate: all of its devices."""
-        return "+".join(self.devices)
-
-    @property
-    def how(self) -> str | None:
-        """The parts and where each runs, for receipts."""
-        order = ", then ".join(
-            f"{len(part.program) - part.program.input_count} operations on {self.devices[part.device]}"
-            for part in self.split.parts
-        )
-        return f"in {len(self.split.parts)} parts: {order}"
-
-
-Strategy = SingleDevice | Chunked | SplitAcrossDevices
-
-#: Opens, or finds open, the worker of a device.
-FindWorker = Callable[[str], Worker]
+Strategy = SingleDevice | Chunked
 
 
 def as_arguments(values: Sequence[Any], program: Program, resident: str | None) -> list[Argument]:
@@ -116,15 +71,14 @@ def execute(
     way: Strategy,
     program: Program,
     arguments: Sequence[Argument],
-    find: FindWorker,
+    worker: Worker,
     *,
     keep: bool = False,
     timeout: float | None = None,
     between: Callable[[], None] | None = None,
     starting: Callable[[], None] | None = None,
 ) -> Ran:
-    """Run a program by a strategy, on the workers that `find` gives; the results, phases and counts of all runs
-    together.
+    """Run a program by a strategy on the worker of its device; the results, phases and counts of all runs together.
 
     `between` is called before each chunk but the first, and ends the run by raising. So does `starting`, which is
     called when the run begins: as soon as its device is free for it, if it runs there as a whole. With `keep` results
@@ -136,15 +90,12 @@ def execute(
     token = enter(True)
     try:
         match way:
-            case SingleDevice(device=device):
-                worker = find(device)
+            case SingleDevice():
                 if starting is None:
                     return worker.run(program, arguments, keep=keep, timeout=timeout)
                 return worker.run(program, arguments, keep=keep, timeout=timeout, starting=starting)
-            case Chunked(device=device, chunks=chunks):
-                return _in_chunks(find(device), chunks, program, arguments, timeout, between)
-            case SplitAcrossDevices(devices=devices, split=split):
-                return _split([find(device) for device in devices], split, arguments, timeout)
+            case Chunked(chunks=chunks):
+                return _in_chunks(worker, chunks, program, arguments, timeout, between)
     finally:
         leave(token)
 
@@ -177,40 +128,7 @@ def _in_chunks(
         for result, part, axis in zip(results, ran.results, chunks.cut.outputs, strict=True):
             result[... if axis is None else _slice(axis, start, stop)] = part
         runs.append(ran)
-    return merge_runs(runs, list(results), [ran.phases for ran in runs])
-
-
-def _split(workers: Sequence[Worker], split: Split, arguments: Sequence[Argument], timeout: float | None) -> Ran:
-    """Run the parts of a program on their devices, some at the same time, and add up what they took."""
-    #: By their position in the whole program.
-    values: dict[int, Any] = dict(enumerate(arguments))
-    runs: list[Ran] = []
-    #: Of parts that run at the same time only the longer one is waited for.
-    waited_for: list[Phases] = []
-
-    def run(part: ProgramPart) -> Ran:
-        return workers[part.device].run(part.program, [values[source] for source in part.sources], timeout=timeout)
-
-    waiting = list(split.parts)
-    while waiting:
-        first, *waiting = waiting
-        # The next part runs at the same time if it is on the other device and does not need this one.
-        beside: ProgramPart | None = None
-        if waiting and waiting[0].device != first.device and not set(waiting[0].sources) & set(first.results):
-            beside = waiting.pop(0)
-        if beside is None:
-            done = [(first, run(first))]
-        else:
-            from concurrent.futures import ThreadPoolExecutor  # late: it loads 5 ms, and few calls are split
-
-            with ThreadPoolExecutor(1, thread_name_prefix="anygpu-part") as other:
-                later = other.submit(run, beside)
-                done = [(first, run(first)), (beside, later.result())]
-        for part, ran in done:
-            values.update(zip(part.results, ran.results, strict=True))
-            runs.append(ran)
-        waited_for.append(max((ran.phases for _, ran in done), key=lambda phases: phases.total))
-    return merge_runs(runs, [values[output] for output in split.outputs], waited_for)
+    return merge_runs(runs, list(results))
 
 
 def _slice(axis: int, start: int, stop: int) -> tuple[slice, ...]:
@@ -218,18 +136,18 @@ def _slice(axis: int, start: int, stop: int) -> tuple[slice, ...]:
     return (*(slice(None),) * axis, slice(start, stop))
 
 
-def merge_runs(runs: Sequence[Ran], results: list[Any], waited_for: Sequence[Phases]) -> Ran:
-    """Several runs as one with these results: counts are added, peaks are the largest, phases are those waited for.
+def merge_runs(runs: Sequence[Ran], results: list[Any]) -> Ran:
+    """Several runs as one with these results: counts and phases are added, peaks are the largest.
 
     A figure that one of the runs does not have is `None`, with the reason in `unknown`.
     """
     phases = Phases(
-        compile=sum(each.compile for each in waited_for),
-        queue=sum(each.queue for each in waited_for),
-        write=sum(each.write for each in waited_for),
-        run=sum(each.run for each in waited_for),
-        read=sum(each.read for each in waited_for),
-        other=sum(each.other for each in waited_for),
+        compile=sum(ran.phases.compile for ran in runs),
+        queue=sum(ran.phases.queue for ran in runs),
+        write=sum(ran.phases.write for ran in runs),
+        run=sum(ran.phases.run for ran in runs),
+        read=sum(ran.phases.read for ran in runs),
+        other=sum(ran.phases.other for ran in runs),
     )
     unknown: dict[str, str] = {}
     for ran in runs:

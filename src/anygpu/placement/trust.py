@@ -51,12 +51,12 @@ class Sample(NamedTuple):
 class Trust:
     """The comparisons of one call site: which programs agreed on which workers, and what NumPy's results look like.
 
-    An agreement holds for a program, a strategy and the generations of its workers, and for the kinds of numbers that
+    An agreement holds for a program, a strategy and the generation of its worker, and for the kinds of numbers that
     were among the arguments.
     """
 
     def __init__(self) -> None:
-        self._agreed: dict[tuple[str, str], tuple[Strategy, tuple[int, ...]]] = {}
+        self._agreed: dict[tuple[str, str], tuple[Strategy, int]] = {}
         #: By the same keys: for each number among the inputs, the kinds that were compared, and what is being compared.
         self._kinds: dict[tuple[str, str], list[set[NumberKind]]] = {}
         self._comparing: set[tuple[str, str, tuple[NumberKind, ...]]] = set()
@@ -90,21 +90,21 @@ class Trust:
         program: str,
         name: str,
         way: Strategy,
-        generations: Sequence[int],
+        generation: int,
         kinds: Sequence[NumberKind] = (),
     ) -> None:
-        """Note that this program, run in this way by workers of these generations, gave what NumPy gives for such
+        """Note that this program, run in this way by a worker of this generation, gave what NumPy gives for such
         numbers.
         """
         if len(self._agreed) >= _MOST:
             self._agreed.clear()
             self._kinds.clear()
-        self._agreed[program, name] = (way, tuple(generations))
+        self._agreed[program, name] = (way, generation)
         self.begin_with_numbers(program, name, kinds)
 
-    def agreed(self, program: str, name: str, way: Strategy, generations: Sequence[int]) -> bool:
-        """Whether this program has agreed with NumPy there, in this way and since these workers were opened."""
-        return self._agreed.get((program, name)) == (way, tuple(generations))
+    def agreed(self, program: str, name: str, way: Strategy, generation: int) -> bool:
+        """Whether this program has agreed with NumPy there, in this way and since this worker was opened."""
+        return self._agreed.get((program, name)) == (way, generation)
 
     # -- numbers among the arguments
 

@@ -76,35 +76,10 @@ def remembered(function: Callable[..., Any], given: CallOptions) -> Calls:
             return function
         function = function.function
     wanted = options(**given)
-    if wanted.deferred:
-        return deferred_calls(function, wanted)
     known = known_of(function, wanted)
     if wanted.allows_native:
         return Offloaded(function, wanted, known=known)
     return Calls(function, known)
-
-
-#: Deferred functions without a decorator, by their key and options: what was learnt of their calls stays with them.
-_deferred: OrderedDict[Hashable, Calls] = OrderedDict()
-
-
-def deferred_calls(function: Callable[..., Any], wanted: Options) -> Calls:
-    """A function without a decorator whose calls are deferred, with what earlier ones have taught."""
-    from anygpu.placement.deferred import Deferred  # which only this option needs
-
-    check_callable(function)
-    same = function_key(function)
-    key = None if same is None else (same, wanted)
-    found = None if key is None else _deferred.get(key)
-    # The key may be that of another function of the same code, with other variables around it.
-    if isinstance(found, Deferred) and found.function is function:
-        return found
-    made: Calls = Deferred(function, wanted)
-    if key is not None:
-        _deferred[key] = made
-        if len(_deferred) > _MOST_FUNCTIONS:
-            _deferred.popitem(last=False)
-    return made
 
 
 def known_of(function: Callable[..., Any], wanted: Options) -> Known:

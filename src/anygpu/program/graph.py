@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
 
 from anygpu.base.events import drawn
+from anygpu.base.lazy import cached_property
 from anygpu.base.own_files import blake2b
 from anygpu.base.printable import printable
 from anygpu.errors import InvalidProgram

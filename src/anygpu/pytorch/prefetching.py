@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, default_collate
 from anygpu.errors import AnyGPUError, InvalidOption
 from anygpu.pytorch import measuring
 from anygpu.pytorch.batches import MovedBatch, Mover, mover_to
-from anygpu.pytorch.concurrent_calls import ThreadState, not_carried
+from anygpu.pytorch.thread_state import ThreadState, not_carried
 
 T = TypeVar("T")
 

@@ -292,30 +292,6 @@ def native_receipt(task: str, reason: str, phases: Phases, predicted: float, pro
     )
 
 
-def deferred_receipt(
-    task: str, reason: str, phases: Phases, parts: dict[str, float], how: str | None, *, any_native: bool
-) -> Receipt:
-    """Returns the receipt of a deferred call.
-
-    `parts` has the seconds of its segments and of Python, and `how` says why each segment ended. It ran on "cpu" if any
-    segment was native code.
-    """
-    device = "cpu" if any_native else "numpy"
-    unknown = dict.fromkeys(("device_seconds", "peak_bytes", "kernels"), _NOT_COUNTED)
-    unknown["predicted_seconds"] = "a deferred call runs the function itself, of which nothing is known before"
-    return Receipt(
-        task=task,
-        device=device,
-        kind="cpu",
-        reason=reason,
-        phases=phases,
-        attempts=(Attempt(device=device, phases=phases),),
-        parts=parts,
-        how=how,
-        unknown=unknown,
-    )
-
-
 def repeated_receipt(like: Receipt, phases: Phases) -> Receipt:
     """Returns the receipt of a call that ran as an earlier one did, in other times."""
     attempts = (Attempt(device=like.device, phases=phases),)

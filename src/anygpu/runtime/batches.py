@@ -321,7 +321,7 @@ class LaunchBatches:
             track = site.chooser.tracks.get(device)
         single = known if known is not None else facts.seconds
         # This way a disturbance of the measurements, or of the calibration, is on both sides of the comparison.
-        factor = single / facts.plain.seconds if facts.plain is not None and facts.plain.seconds > 0 else 1.0
+        factor = single / facts.plain.seconds if facts.plain.seconds > 0 else 1.0
         with self._lock:
             if traced is not self._traced:
                 self._forget(traced)

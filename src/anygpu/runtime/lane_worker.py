@@ -37,7 +37,7 @@ from anygpu.receipts.receipt import Attempt, Phases, PhaseTimer, Receipt, attrib
 from anygpu.runtime.batches import Batch, BatchResults, CheckStatus, LaunchCheck
 from anygpu.runtime.future import GivingWay
 from anygpu.runtime.lanes import PLANNING, Job, Lane
-from anygpu.runtime.routing import KindOfBatches, Routing, lane_of
+from anygpu.runtime.routing import KindOfBatches, Routing
 from anygpu.runtime.stacking import OpaqueRunner
 from anygpu.workers.task_lifecycle import FINAL, Deliver, Fail, Failed, Finished, Requeue, Started
 from anygpu.workers.worker import Ran
@@ -100,9 +100,7 @@ class LaneWorker:
         """Kill the worker that runs the task."""
         if job.choice is None:
             return
-        facts = job.call.site.candidates.predictions.get(job.choice.candidate)
-        for device in facts.way.devices if facts is not None else (job.choice.candidate,):
-            self._planner.places.kill(device)
+        self._planner.places.kill(job.choice.candidate)
 
     # -- work, on the thread of a lane
 
@@ -183,9 +181,9 @@ class LaneWorker:
         """The event for tasks that start there now."""
         if name == "numpy":
             return _STARTED_AT_HOME
-        places, lane = self._planner.places, lane_of(name)
-        home = places.isolation(lane, site.options.isolation)
-        return Started(name, places.generation(lane) or 0, alone=alone, killable=alone and home != "thread")
+        places = self._planner.places
+        home = places.isolation(name, site.options.isolation)
+        return Started(name, places.generation(name) or 0, alone=alone, killable=alone and home != "thread")
 
     def begin(self, job: Job, choice: DeviceChoice, start: Started) -> bool:
         """Mark the task as running, unless it was cancelled or has expired since it was taken."""
@@ -224,7 +222,7 @@ class LaneWorker:
     def run_alone(self, lane: Lane, job: Job) -> None:
         """Run one job, and deliver its result, its error, or the job to where it is tried next."""
         call, site, planner = job.call, job.call.site, self._planner
-        if lane.name == "numpy" and (site.host.skip_planning > 0 or call.deferred is not None) and job.forced is None:
+        if lane.name == "numpy" and site.host.skip_planning > 0 and job.forced is None:
             if self.begin(job, _AT_HOME, _STARTED_AT_HOME):
                 self._run_settled(job)
             del job, call  # as below
@@ -240,7 +238,7 @@ class LaneWorker:
                 self._opaque.run(job)
                 return
             choice = self._choose_again(call, choice, timer, is_forced=job.forced is not None)
-            if lane_of(choice.candidate) != lane.name:
+            if choice.candidate != lane.name:
                 # Now that it was traced, another device is known to be faster.
                 self._requeue(job)
                 return
@@ -304,7 +302,7 @@ class LaneWorker:
             del job, call
             return
         end = clock()
-        site.host.ran_on_host(end - begin)
+        site.host.ran(end - begin)
         waited = max(0.0, self._clock() - job.submitted - (end - begin))
         self.deliver(job, value, lambda: queued_receipt(made(note), waited), end - begin)
 
@@ -429,7 +427,7 @@ class LaneWorker:
         if not running:
             return
         try:
-            with planner.using((choice.candidate,), planned.seconds):
+            with planner.using(choice.candidate, planned.seconds):
                 worker = planner.worker(choice.candidate, jobs[0].call.site.options)
                 made = batches.run(planned, worker, _timeout(running, begun))
         except BaseException as error:  # noqa: BLE001

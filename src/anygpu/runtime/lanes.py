@@ -417,13 +417,11 @@ class LaneWaitingTimes(WaitingTimes):
         self._without = without
 
     def get(self, name: str, default: float = 0.0, /) -> float:
-        """Seconds until a candidate is free; one that is split across devices is as busy as the busiest of them."""
+        """Seconds until a device is free."""
         if name == self._without:
             return 0.0
         lane = self._index.find(name)
         if lane is None:
-            if "+" in name:
-                return max([self.get(device) for device in name.split("+")])
             seconds = 0.0
         elif lane.running:
             seconds = lane.waiting(self._now) + lane.backlog / lane.width

@@ -116,7 +116,7 @@ class Routing:
         site = job.call.site
         if job.forced is not None:
             name = job.forced.candidate
-            return Route(lane_of(name), self.seconds(site, name), job.forced, 0.0)
+            return Route(name, self.seconds(site, name), job.forced, 0.0)
         found = self._route(job, waiting)
         if now and (found.choice is None or found.choice.checks is None):
             found = self._routes[site] = found._replace(until=now + _MOMENT)
@@ -133,7 +133,7 @@ class Routing:
         engine = site.options.engine
         if engine is not None:
             return Route(engine, site.chooser.estimate(engine) or _UNKNOWN_SECONDS, None, 0.0)
-        if job.call.deferred is not None or site.host.skip_planning > 0 or site.candidates.fallback_reason is not None:
+        if site.host.skip_planning > 0 or site.candidates.fallback_reason is not None:
             return Route("numpy", self.seconds(site, "numpy"), None, 0.0)
         home = site.chooser.baseline
         # Devices may go at any moment, and with them the only candidates.
@@ -142,10 +142,10 @@ class Routing:
         if choice is None:
             if home is None:
                 return Route(PLANNING, _UNKNOWN_SECONDS, None, 0.0)
-            return Route(lane_of(home), self.seconds(site, home), None, 0.0)
+            return Route(home, self.seconds(site, home), None, 0.0)
         if choice.checks is not None:
             site.chooser.begin_sample(choice.checks)
-        return Route(lane_of(choice.candidate), self.seconds(site, choice.candidate), choice, 0.0)
+        return Route(choice.candidate, self.seconds(site, choice.candidate), choice, 0.0)
 
     def route_here(self, job: Job, lane: LaneLoad, waiting: WaitingTimes) -> Route | None:
         """The route of a task that waits for another lane, if this one, which is free, finishes it before any other.
@@ -202,7 +202,7 @@ class Routing:
     def others(self, job: Job, lane: LaneLoad) -> list[str]:
         """Lanes of other devices that have run it before, and so could take it while it waits."""
         tracks = list(job.call.site.chooser.tracks.items())
-        names = [lane_of(name) for name, track in tracks if track.recent and not track.suspended]
+        names = [name for name, track in tracks if track.recent and not track.suspended]
         return [name for name in names if name != lane.name]
 
     def seconds(self, site: CallSite, candidate: str) -> float:
@@ -216,7 +216,7 @@ class Routing:
     def bytes_needed(self, job: Job) -> int:
         """Predicted peak memory of the task; the size of its arguments without a prediction."""
         facts = job.call.site.candidates.predictions.get(job.choice.candidate if job.choice is not None else "numpy")
-        if facts is None or facts.plain is None:
+        if facts is None:
             return job.nbytes
         return facts.way.chunks.peak_bytes if isinstance(facts.way, Chunked) else facts.plain.peak_bytes
 
@@ -310,11 +310,6 @@ class Routing:
     def forget(self, site: CallSite) -> None:
         """Drop the cached route, because more is known about such tasks now."""
         self._routes.pop(site, None)
-
-
-def lane_of(candidate: str) -> str:
-    """The lane of a candidate; of two devices, the one that is not the host."""
-    return candidate.rpartition("+")[2]
 
 
 # -- which lane a task waits for, and what a lane takes next: decisions without threads, clocks or devices

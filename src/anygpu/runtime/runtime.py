@@ -11,7 +11,6 @@ import atexit
 import concurrent.futures
 import os
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -21,6 +20,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, Unpack
 
 from anygpu.base.events import Listed, drawn
+from anygpu.base.forks import lock
 from anygpu.base.interrupts import is_of_a_handler, whole
 from anygpu.errors import InvalidOption, Overloaded, QueueFull
 from anygpu.placement.call import Call
@@ -31,7 +31,7 @@ from anygpu.placement.planner import Planner, default
 from anygpu.placement.retry import LockedTask
 from anygpu.placement.signature import function_key
 from anygpu.placement.trust import Modes
-from anygpu.placement.undecorated import KnownFunctions, deferred_calls, known_of, unwrapped
+from anygpu.placement.undecorated import KnownFunctions, known_of, unwrapped
 from anygpu.placement.values import bytes_of
 from anygpu.receipts.notes import listeners, origin_here
 from anygpu.receipts.receipt import Receipt, users_line
@@ -432,8 +432,6 @@ class Runtime:
         if known is None:
             check_names(given, TaskOptions)
             wanted = own or options(**given)
-            if wanted.deferred and self._shares_planner:
-                return deferred_calls(function, wanted)
             if self._shares_planner:
                 known = known_of(function, wanted)
             else:
@@ -464,7 +462,7 @@ def _callers_line() -> tuple[str, int]:
 
 
 _default: Runtime | None = None
-_making = threading.Lock()
+_making = lock()
 
 
 def default_runtime() -> Runtime:
@@ -490,8 +488,8 @@ def _close_default() -> None:
 
 def _forked() -> None:
     """Called in a forked child, which has none of the threads."""
-    global _default, _making
-    _default, _making = None, threading.Lock()
+    global _default
+    _default = None
 
 
 if hasattr(os, "register_at_fork"):

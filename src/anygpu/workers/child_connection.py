@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
+from anygpu.base.forks import rlock
 from anygpu.base.interrupts import TryAcquire
 from anygpu.base.typing import HostArray
 from anygpu.engines.memory.resource import Block
@@ -101,7 +102,7 @@ class ChildConnection:
         self.sides: list[SideChannel] = []
         self._device = device
         self._generation = generation
-        self._lock = threading.RLock()
+        self._lock = rlock()
         #: Why it is over.
         self._end: str | None = None
         _connections.add(self)
@@ -378,7 +379,6 @@ class ChildConnection:
 
     def forked(self) -> None:
         """Closes our ends in a process that was forked from the worker's: the child is not ours."""
-        self._lock = threading.RLock()
         self._end = "it belongs to the process that this one was forked from"
         self.child.close()
         for side in self.sides:

@@ -14,6 +14,7 @@ import numpy as np
 
 from anygpu import errors
 from anygpu.engines.catalogue import EngineEntry
+from anygpu.engines.codegen.custom.reflected import Reflected
 from anygpu.engines.protocol import Lack, Memory
 from anygpu.errors import AnyGPUError, DeviceError, text_of
 from anygpu.hardware.device import Card, Device, Unavailable
@@ -187,6 +188,14 @@ class Supports(WireRecord, frozen=True, tag="supports"):
     text: bytes | None
 
 
+class Reflect(WireRecord, frozen=True, tag="reflect"):
+    """Asks what a user's kernel takes."""
+
+    source: str
+    entry: str | None
+    title: str
+
+
 class Prepare(WireRecord, frozen=True, tag="prepare"):
     """Compile the program now, within the limit for tuning its kernels."""
 
@@ -255,7 +264,7 @@ class Close(WireRecord, frozen=True, tag="close"):
     pass
 
 
-ChildTask = Open | Supports | Prepare | Run | Upload | Download | AskMemory | ReclaimMemory | OpenSide | Close
+ChildTask = Open | Supports | Reflect | Prepare | Run | Upload | Download | AskMemory | ReclaimMemory | OpenSide | Close
 
 
 class Attached(WireRecord, frozen=True):
@@ -296,6 +305,12 @@ class Lacks(WireRecord, frozen=True, tag="lacks"):
     """The answer to `Supports`."""
 
     lacks: list[Lack]
+
+
+class ReflectDone(WireRecord, frozen=True, tag="reflected"):
+    """The answer to `Reflect`."""
+
+    found: Reflected
 
 
 class PrepareDone(WireRecord, frozen=True, tag="prepared"):
@@ -355,6 +370,7 @@ TaskOutcome = (
     Opened
     | SideOpened
     | Lacks
+    | ReflectDone
     | PrepareDone
     | RunDone
     | Downloaded

@@ -15,13 +15,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import weakref
 from functools import cache
 from typing import IO, NamedTuple, Protocol
 
 import msgspec
 
+from anygpu.base.forks import lock, no_fork
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.workers.child_messages import (
     AskExit,
@@ -75,25 +75,28 @@ class Child:
         process ends, however it does, and the child ends with it. Its standard error is a file, so that a driver which
         floods it cannot block.
         """
-        # A file and not a pipe: a driver that floods it cannot block, and it need not be read in time.
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
+        # A file and not a pipe: a driver that floods it cannot block, and it need not be read in time. Without a
+        # buffer, as the pipes: a forked process could not close it while a thread of this one reads.
+        self._stderr: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with the child
         self.has_low_priority = request.low_priority
         self.link = None
         invitation: Invitation | None = None
         try:
-            if serves:
-                invitation = Invitation() if by_port is None else Invitation(by_port=by_port)
-                request = msgspec.structs.replace(request, serve_at=invitation.address)
-            self.process = subprocess.Popen(
-                child_command([msgspec.json.encode(request).decode()]),
-                # Never written to: it closes when this process ends, however it does.
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                pass_fds=invitation.inherited if invitation is not None else (),
-            )
-            if invitation is not None:
-                self.link = invitation.accepted()
+            with no_fork():  # a process that is forked meanwhile would keep the ends of pipes that close here
+                if serves:
+                    invitation = Invitation() if by_port is None else Invitation(by_port=by_port)
+                    request = msgspec.structs.replace(request, serve_at=invitation.address)
+                self.process = subprocess.Popen(
+                    child_command([msgspec.json.encode(request).decode()]),
+                    bufsize=0,
+                    # Never written to: it closes when this process ends, however it does.
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self._stderr,
+                    pass_fds=invitation.inherited if invitation is not None else (),
+                )
+                if invitation is not None:
+                    self.link = invitation.accepted()
         except LinkClosed as error:
             raise OSError(f"the child did not respond: {error}") from error
         except BaseException:
@@ -221,7 +224,7 @@ class Spare:
         self.gone = False
         self._last_words = ""
         self._surroundings = _surroundings()
-        self._lock = threading.Lock()
+        self._lock = lock()
         may_copy = (can_copy() if may_copy is None else may_copy) and not quietly
         self._child = Child(ServeRequest(spare_for=entry, may_copy=may_copy, quietly=quietly), serves=True)
         _spares.add(self)
@@ -333,7 +336,6 @@ class Spare:
 
     def forked(self) -> None:
         """Closes our ends in a process that was forked from the one that keeps it: the spare is not ours."""
-        self._lock = threading.Lock()
         if not self.gone:
             self.gone = True
             self._child.close()
@@ -361,7 +363,7 @@ class CopiedProcess:
         self.stdout: IO[bytes] | None = None
         self._spare = spare
         self._code: int | None = None
-        self._collecting = threading.Lock()
+        self._collecting = lock()
         # Not the number: that may be another process's once this one is gone and the spare is, too.
         self._descriptor = -1
         self._descriptor = os.pidfd_open(pid)

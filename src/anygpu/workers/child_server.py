@@ -122,6 +122,8 @@ class ChildServer:
                 return child_messages.Downloaded(b"")
             case child_messages.Supports(key, text):
                 return child_messages.Lacks(self._ready.supports(self._program(key, text)))
+            case child_messages.Reflect(source, entry, title):
+                return child_messages.ReflectDone(self._ready.reflected(source, entry, title))
             case child_messages.Prepare(key, text, tuning):
                 with tuning_limited_to(tuning):
                     return child_messages.PrepareDone(self._ready.prepare(self._program(key, text)))

@@ -29,6 +29,7 @@ from anygpu.engines.protocol import (
     ProgramEngine,
     ReadsInto,
     Reclaims,
+    Reflects,
 )
 from anygpu.errors import AnyGPUError, DeviceUnavailable, InvalidOption, Unsupported
 from anygpu.hardware.device import Device
@@ -37,6 +38,7 @@ from anygpu.program.primitives import Broadcast, Cast, Constant, Input, Reshape,
 from anygpu.receipts.receipt import Account, DriverWork, HostedNode, HostOperation
 
 if TYPE_CHECKING:
+    from anygpu.engines.codegen.custom.reflected import Reflected
     from anygpu.engines.driver import Counters
 
 
@@ -203,6 +205,13 @@ class Executor:
     def supports(self, program: Program) -> list[Lack]:
         with self.translating:
             return self.engine.supports(program, self.device)
+
+    def reflected(self, source: str, entry: str | None, title: str) -> Reflected:
+        """Return what a user's kernel takes, where the engine's own compiler has to read it."""
+        if not isinstance(self.engine, Reflects):
+            raise Unsupported("reading a kernel's text", self.device.id)
+        with self.translating:
+            return self.engine.reflected(source, entry, title, self.device)
 
     def prepare(self, program: Program) -> float:
         """Compile it. What is cut by operations on the host is compiled when it runs."""

@@ -17,6 +17,8 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
+from anygpu.base.forks import fork_allowed
+
 _HEAD = struct.Struct("<Q")
 _ROOM = 64 << 10
 
@@ -111,7 +113,8 @@ class Link:
                 self._room = grown
             if deadline is not None:
                 self._socket.settimeout(max(1e-3, deadline - time.monotonic()))
-            self._fill()
+            with fork_allowed():
+                self._fill()
             wanted = self._wanted()
         self._used = wanted
         return memoryview(self._room)[_HEAD.size : wanted]

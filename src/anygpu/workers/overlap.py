@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from anygpu.base.forks import lock, rlock
 from anygpu.base.interrupts import TryAcquire
 from anygpu.base.typing import HostArray
 from anygpu.engines.memory.resource import Block
@@ -50,7 +50,7 @@ class SideChannel:
         """Takes over one end of a second link to the child, with a pool of shared memory of its own."""
         self._link = Link(sock)
         self._device = device
-        self._lock = threading.RLock()
+        self._lock = rlock()
         self._number = 0
         self.shared = SharedMemory(device, kind=memory_kind)
         self.closed = False
@@ -218,11 +218,11 @@ class Overlap:
         self._back: SideChannel | None = None
         #: Large calls now, and their bytes.
         self._inside = self._inside_bytes = 0
-        self._counting = threading.Lock()
+        self._counting = lock()
         #: Whether a program runs for the first time: it is compiled and measured, and nothing may disturb that.
         self._compiles = False
         #: Held by the one call that has its arguments on the device and waits.
-        self._seat = threading.RLock()
+        self._seat = rlock()
         #: Bytes of two calls that were too many for the device's memory.
         self._too_many: int | None = None
         # Below those of the worker's handles, which count from 1.

@@ -6,11 +6,13 @@ and does what that answers.
 
 from __future__ import annotations
 
+import io
 import queue
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import cast
 
 import msgspec
 
@@ -425,10 +427,10 @@ class _Child:
         self.child = Child(request, serves=stays)
 
         def read() -> None:
-            channel = self.child.process.stdout
-            # With a limit, so that a child which floods its channel with one endless line cannot fill our memory.
-            while channel is not None and (line := channel.readline(_LONGEST_LINE)):
-                events.put((name, self, line))
+            with io.BufferedReader(cast("io.FileIO", self.child.process.stdout)) as channel:
+                # With a limit, so that a child which floods its channel with one endless line cannot fill our memory.
+                while line := channel.readline(_LONGEST_LINE):
+                    events.put((name, self, line))
             events.put((name, self, None))
 
         self._reader = threading.Thread(target=read, name=f"anygpu-probe-{name}", daemon=True)

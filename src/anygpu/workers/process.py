@@ -18,6 +18,7 @@ from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
 from anygpu.engines import Isolation
 from anygpu.engines.catalogue import EngineEntry
+from anygpu.engines.codegen.custom.reflected import Reflected
 from anygpu.engines.host_arrays import numpy_dtype
 from anygpu.engines.memory.resource import Block
 from anygpu.engines.protocol import Lack, Memory, tuning_limit
@@ -203,6 +204,12 @@ class ProcessWorker:
                 return self._connection.unwrap(outcome, child_messages.Lacks).lacks
 
         return self._lacks.get(program.key, ask)
+
+    def reflected(self, source: str, entry: str | None, title: str) -> Reflected:
+        """Ask the child what a user's kernel takes."""
+        with self._connection.use():
+            outcome = self._connection.request(child_messages.Reflect(source, entry, title))
+            return self._connection.unwrap(outcome, child_messages.ReflectDone).found
 
     def prepare(self, program: Program) -> float:
         """Compiles the program in the child, and returns the seconds that took.

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from anygpu.base.forks import lock
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.hardware.device import Device
 
@@ -38,7 +39,7 @@ class Spares:
         self._seconds = seconds
         self._clock = clock
         self._closed = False
-        self._lock = threading.Lock()
+        self._lock = lock()
         #: By engine, also those that are still starting.
         self._spares: dict[str, Spare] = {}
         #: When each is given up, and who does it.
@@ -180,7 +181,6 @@ class Spares:
 
     def forked(self) -> None:
         """Called in a forked child: the spares belong to the parent."""
-        self._lock = threading.Lock()
         for spare in self._spares.values():
             spare.forked()
         self._spares, self._until, self._timers, self._starting = {}, {}, {}, {}
@@ -197,7 +197,7 @@ class Explorers:
 
     def __init__(self) -> None:
         """Starts without an explorer; generations count the workers that it was opened for."""
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._worker: ProcessWorker | None = None
         #: Its child, also while it opens its device.
         self._child: Child | None = None
@@ -246,5 +246,4 @@ class Explorers:
 
     def forked(self) -> None:
         """Called in a forked child: the explorer belongs to the parent."""
-        self._lock = threading.Lock()
         self._worker = self._child = None

@@ -7,10 +7,18 @@ from typing import Any
 
 import pytest
 
-from anygpu.engines.codegen.custom.lowering import Length, Reflected, ScalarParameter, language_of, prepared_of, reflect
-from anygpu.engines.codegen.target import Target
+from anygpu.engines.codegen.custom.reflected import (
+    Length,
+    Reflected,
+    ScalarParameter,
+    Unreadable,
+    language_of,
+    with_defines,
+)
+from anygpu.engines.codegen.custom.wgsl import prepared_wgsl
 from anygpu.errors import InvalidKernel
-from anygpu.program.ops.custom import Custom, Parameter, Scalar
+from anygpu.program.ops.custom import Parameter
+from tests.engines.custom_programs import reflected
 
 WGSL = """\
 override side: u32 = 8;
@@ -35,27 +43,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 }
 """
 
-OPENCL = """\
-#define SIDE 8
-#define REAL float
-typedef unsigned int word;
-float other(float);
-float other(float x) { return x * 2.0f; }
-__attribute__((reqd_work_group_size(SIDE, SIDE / 2, 1)))
-__kernel void main_one(__global const REAL* restrict x, const word width, __constant float2 *pairs,
-                       global int *counts, volatile __global REAL out[], double gain)
-{
-    __local REAL tile[SIDE][SIDE + 1], more;
-    const uint i = get_global_id(0);
-    tile[0][i % SIDE] = other(x[i]);
-    out[i] = tile[0][i % SIDE] * pairs[0].x + gain + width;
-    atomic_inc(&counts[0]);
-}
-"""
-
 
 def test_a_text_in_wgsl() -> None:
-    found = reflect(WGSL, updates=["out"])
+    found = reflected(WGSL, updates=["out"])
     assert found == Reflected(
         language="wgsl",
         entry="main",
@@ -70,78 +60,50 @@ def test_a_text_in_wgsl() -> None:
             ScalarParameter("width", "uint32"),
             ScalarParameter("gain", "float32"),
         ),
-        order=("shift", "image", "out", "width", "gain", "counts"),
         group=(8, 8, 1),
-        constants={"side": 8, "scale": 0.5},
         lengths={"image": Length(multiple=4), "counts": Length(exactly=16)},
-        foldable=True,
         group_memory=2 * 8 * 16,
     )
 
 
-def test_a_text_in_opencl_c() -> None:
-    found = reflect(OPENCL, updates=["counts"])
-    assert found == Reflected(
-        language="opencl",
-        entry="main_one",
-        source=OPENCL,
-        parameters=(
-            Parameter("x", "float32", "input"),
-            Parameter("pairs", "float32", "input"),
-            Parameter("counts", "int32", "update"),
-            Parameter("out", "float32", "output"),
-        ),
-        scalars=(ScalarParameter("width", "uint32"), ScalarParameter("gain", "float64")),
-        order=("x", "width", "pairs", "counts", "out", "gain"),
-        group=(8, 4, 1),
-        constants={"SIDE": 8},
-        lengths={"pairs": Length(multiple=2)},
-        foldable=True,
-        group_memory=4 * 8 * 9 + 4,
-    )
-
-
 def test_constants_are_put_into_the_text_in_their_own_line() -> None:
-    found = reflect(WGSL, constants={"side": 4, "scale": 2})
+    found = reflected(WGSL, constants={"side": 4, "scale": 2})
     assert found.group == (4, 4, 1)
-    assert found.constants == {"side": 4, "scale": 2.0}
-    assert found.source.splitlines()[1:2] == ["const    scale = f32(2.0);"]
+    assert found.source.splitlines()[1:2] == ["const    scale = 2.0;"]
     assert len(found.source.splitlines()) == len(WGSL.splitlines())
-    assert reflect(found.source).group == (4, 4, 1)
-    assert reflect(OPENCL, constants={"SIDE": 4}).group == (4, 2, 1)
+    assert reflected(found.source).group == (4, 4, 1)
 
 
 def test_a_constant_without_a_value_needs_one() -> None:
     source = WGSL.replace("override side: u32 = 8;", "@id(3) override side: u32;")
     with pytest.raises(InvalidKernel, match="side has no value") as caught:
-        reflect(source)
+        reflected(source)
     assert (caught.value.line, caught.value.column) == (1, 17)
-    assert reflect(source, constants={"side": 2}).group == (2, 2, 1)
+    assert reflected(source, constants={"side": 2}).group == (2, 2, 1)
 
 
 @pytest.mark.parametrize(
     ("constants", "why"),
     [
         ({"nothing": 1}, "there is no override"),
-        ({"side": -1}, "does not fit"),
-        ({"side": 1.5}, "whole number"),
-        ({"side": True}, "is a number"),
-        ({"scale": float("inf")}, "no such constant"),
-        ({"side": 0}, "not a number of elements|not a size of a group"),
+        ({"side": -1}, "not a constant"),
+        ({"side": 1.5}, "not a constant"),
+        ({"side": True}, "not a constant"),
+        ({"side": 0}, "none of them 0|not a constant"),
     ],
 )
 def test_constants_that_are_refused(constants: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidKernel, match=why):
-        reflect(WGSL, constants=constants)
+        reflected(WGSL, constants=constants)
 
 
 def test_the_language_is_recognised_by_its_words() -> None:
     assert language_of(WGSL) == "wgsl"
-    assert language_of(OPENCL) == "opencl"
+    assert language_of("__kernel void f(__global int* a) {}") == "opencl"
     assert language_of("kernel void f(global int* a) {}") == "opencl"
-    assert language_of("// @compute __kernel\nint main() {}") is None
+    assert language_of("// __kernel", language="wgsl") == "wgsl"
     with pytest.raises(InvalidKernel, match="neither WGSL"):
-        reflect("int main() {}", title="nothing")
+        language_of("// @compute __kernel\nint main() {}")
 
 
 def test_one_of_several_kernels_takes_what_it_uses() -> None:
@@ -153,13 +115,12 @@ fn helped(i: u32) { b[i] = a[i]; }
 @compute @workgroup_size(1) fn one() { helped(0u); }
 @compute @workgroup_size(2) fn two() { let a = c[0]; b[0] = f32(a); }
 """
-    assert [each.name for each in reflect(source, entry="one").parameters] == ["a", "b"]
-    assert [each.name for each in reflect(source, entry="two").parameters] == ["c", "b"]
-    with pytest.raises(InvalidKernel, match=r"several @compute functions \(one, two\)") as caught:
-        reflect(source)
-    assert (caught.value.line, caught.value.column) == (6, 32)
+    assert [each.name for each in reflected(source, entry="one").parameters] == ["a", "b"]
+    assert [each.name for each in reflected(source, entry="two").parameters] == ["c", "b"]
+    with pytest.raises(InvalidKernel, match=r"several @compute functions \(one, two\)"):
+        reflected(source)
     with pytest.raises(InvalidKernel, match="available: one, two"):
-        reflect(source, entry="three")
+        reflected(source, entry="three")
 
 
 def wgsl(declarations: str, body: str = "out[0] = 1.0;", group: str = "@workgroup_size(1)") -> str:
@@ -183,18 +144,16 @@ fn main() {{ {body} }}
         ("@group(0) @binding(1) var<uniform> x: vec4<f32>;", 2, 39, "one by one"),
         ("struct S { a: mat2x2<f32> }\n@group(0) @binding(1) var<uniform> x: S;", 2, 15, "one by one"),
         ("@group(0) var<storage, read> x: array<f32>;", 2, 30, "has no @group"),
-        ("@group(0) @binding(1) var<storage, write> x: array<f32>;", 2, 43, "no access"),
-        ("@group(0) @binding(n) var<storage, read> x: array<f32>;", 2, 20, "n is not a constant"),
+        ("@group(0) @binding(n) var<storage, read> x: array<f32>;", 2, 11, "n is not a constant"),
         ("fn anygpu_at(i: u32) {}", 2, 4, "are reserved"),
-        ("hello", 2, 1, "does not start a declaration"),
-        ("fn f( {", 2, 7, "is never closed"),
-        ("struct S { a f32 }", 2, 14, "':' is missing"),
+        ("fn f( {", 2, 5, "is never closed"),
+        ("struct S { a f32 }\n@group(0) @binding(1) var<uniform> x: S;", 2, 12, "write name: type"),
         ("@group(0) @binding(1) var<storage, read> x: array<f32, 0>;", 2, 56, "not a number of elements"),
     ],
 )
 def test_what_wgsl_cannot_be_has_its_place(declarations: str, line: int, column: int, why: str) -> None:
     with pytest.raises(InvalidKernel, match=why) as caught:
-        reflect(wgsl(declarations), title="mine")
+        reflected(wgsl(declarations), title="mine")
     assert (caught.value.kernel, caught.value.line, caught.value.column) == ("mine", line, column)
 
 
@@ -203,105 +162,40 @@ def test_what_wgsl_cannot_be_has_its_place(declarations: str, line: int, column:
 )
 def test_groups_that_are_none(group: str) -> None:
     with pytest.raises(InvalidKernel) as caught:
-        reflect(wgsl("", group=group))
+        reflected(wgsl("", group=group))
     assert caught.value.line in (3, 4)
 
 
-def opencl(parameters: str, before: str = "", body: str = "out[0] = 1;") -> str:
-    return f"{before}\n__kernel void f(__global float* out, {parameters})\n{{ {body} }}\n"
-
-
-@pytest.mark.parametrize(
-    ("parameters", "column", "why"),
-    [
-        ("__local float* t", 38, "Declare it inside of the kernel"),
-        ("float* t", 38, "Write __global before it"),
-        ("__global float** t", 55, "pointer to pointers"),
-        ("__global float3* t", 38, "vload3"),
-        ("__global float8* t", 38, "vload8"),
-        ("__global struct s* t", 38, "arrays of numbers"),
-        ("__global void* t", 38, "arrays of numbers"),
-        ("image2d_t t", 38, "Numbers are int"),
-        ("uchar t", 38, "Numbers are int"),
-        ("bool t", 38, "Numbers are int"),
-        ("float4 t", 38, "Numbers are int"),
-        ("float", 38, "has no name"),
-        ("int (*t)(int)", 38, "not understood"),
-        ("", 36, "nothing before this comma|not understood|has no name"),
-    ],
-)
-def test_what_opencl_c_cannot_be_has_its_place(parameters: str, column: int, why: str) -> None:
-    source = opencl(parameters) if parameters else opencl("").replace(", )", ",, int n)")
-    with pytest.raises(InvalidKernel, match=why) as caught:
-        reflect(source, title="mine")
-    assert caught.value.line == 2
-    assert not parameters or caught.value.column == column
-
-
 def test_what_writes_nothing_and_names_twice() -> None:
+    reads = "@group(0) @binding(1) var<storage, read> x: array<f32>;\n"
+    numbers = "struct P { x: f32 }\n@group(0) @binding(2) var<uniform> p: P;"
     with pytest.raises(InvalidKernel, match="writes to no buffer"):
-        reflect("__kernel void f(__global const float* x) {}")
+        reflected(f"{reads}@compute @workgroup_size(1) fn f() {{ }}")
     with pytest.raises(InvalidKernel, match="called x"):
-        reflect("__kernel void f(__global float* x, uint x) {}")
+        reflected(wgsl(reads + numbers))
     with pytest.raises(InvalidKernel, match="has no buffer of that name"):
-        reflect("__kernel void f(__global float* x) {}", updates=["y"])
+        reflected(wgsl(""), updates=["y"])
     with pytest.raises(InvalidKernel, match="only reads it"):
-        reflect("__kernel void f(__global float* x, __global const float* y) {}", updates=["y"])
+        reflected(wgsl(reads), updates=["x"])
 
 
 def test_texts_that_are_too_long_or_have_zeros() -> None:
     with pytest.raises(InvalidKernel, match="characters"):
-        reflect(WGSL + " " * (1 << 20))
+        language_of(WGSL + " " * (1 << 20))
     with pytest.raises(InvalidKernel, match="zero character"):
-        reflect(WGSL + "\0")
+        language_of(WGSL + "\0", language="wgsl")
     with pytest.raises(InvalidKernel):
-        reflect("@compute " + "(" * 100_000, language="wgsl")
+        reflected("@compute " + "(" * 100_000)
 
 
 def test_mutated_texts_are_read_or_refused() -> None:
     """Nothing but `InvalidKernel` ever comes out, with a place inside of the text where there is one."""
     rng = random.Random(7)
-    pieces = [
-        "(",
-        ")",
-        "[",
-        "]",
-        "{",
-        "}",
-        "<",
-        ">",
-        ";",
-        ",",
-        "&",
-        "*",
-        "/*",
-        "//",
-        "\\",
-        "\n",
-        "#if ",
-        "#define ",
-        "@",
-        '"',
-    ]
-    pieces += [
-        "0x",
-        "..",
-        "->",
-        "struct ",
-        "var<",
-        "array<",
-        "fn ",
-        "typedef ",
-        "__local ",
-        "1<<70",
-        "é",
-        "##",
-        "enum {",
-        "for (",
-    ]
+    pieces = [*'()[]{}<>;,&*@"\n\\', "/*", "//", "0x", "..", "->", "struct ", "var<", "array<", "fn "]
+    pieces += ["alias ", "const ", "override ", "1<<70", "é", "((", "@binding(", "@workgroup_size(", "for ("]
     outcomes = {"read": 0, "refused": 0}
     for _ in range(800):
-        source = rng.choice((WGSL, OPENCL))
+        source = WGSL
         for _ in range(rng.choice((1, 1, 2, 4))):
             at = rng.randrange(len(source))
             cut = rng.choice((0, 0, 1, 5, 40))
@@ -315,36 +209,71 @@ def test_mutated_texts_are_read_or_refused() -> None:
 
 def problem_of(source: str) -> InvalidKernel | None:
     try:
-        found = reflect(source)
-        prepared_of(node_of(found), Target(dialect=found.language))
+        found = reflected(source)
+        for folded in (False, True):
+            prepared_wgsl(found.source, found.entry, folded=folded)
     except InvalidKernel as problem:
         return problem
+    except Unreadable as problem:
+        return problem.for_kernel("", source)
     return None
 
 
-def node_of(found: Reflected) -> Custom:
-    return Custom(
-        language=found.language,
-        title="mine",
-        source=found.source,
-        entry=found.entry,
-        parameters=found.parameters,
-        scalars=tuple(Scalar(each.name, each.dtype, 0) for each in found.scalars),
-        group=found.group or (1, 1, 1),
-        groups=(1, 1, 1),
-        shapes=tuple((1,) for each in found.parameters if each.role != "input"),
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("64u", 64),
+        ("N * 2u - 1", 31),
+        ("(1 << 4) + 0x10u / 3", 21),
+        ("u32(N) % 5i", 1),
+        ("min(4, N) + max(1u, 2u)", 6),
+        ("LATER / 2", 16),
+    ],
+)
+def test_constant_expressions(text: str, expected: int) -> None:
+    source = (
+        f"const N: u32 = 16;\nconst LATER = N * 2;\nconst REAL = 2.5;\n{wgsl('', group=f'@workgroup_size({text})')}"
     )
+    assert reflected(source).group == (expected, 1, 1)
 
 
 @pytest.mark.parametrize(
-    ("lines", "nbytes"),
+    "text", ["1 +", "x", "1 / 0", "1 << 64", "1 2", "2.0", "1 << 31", "f(1)", "1 - 2", "REAL", "true", "2 ** 3", "'a'"]
+)
+def test_what_is_no_constant(text: str) -> None:
+    with pytest.raises(InvalidKernel, match="not a constant"):
+        reflected(f"const REAL: f32 = 4;\n{wgsl('', group=f'@workgroup_size({text})')}")
+
+
+@pytest.mark.parametrize(
+    ("declared", "nbytes"),
     [
-        ("__local float t[64];", 256),
-        ("volatile __local float t[64], u;", 260),
-        ("const __local float4 t[2][4]; __local struct { char c; double d; } s[3];", 128 + 48),
-        ("__local float t[64]; __local float *p = t; __local float q[(uchar)300];", 256),
+        ("var<workgroup> t: array<f32, 64>;", 256),
+        ("var<workgroup> a: f16; var<workgroup> t: array<vec3<f32>, 2>;", 48),
+        ("struct S { a: vec2f, b: array<u32, 3>, c: bool } var<workgroup> t: array<S, 2>;", 48),
+        ("var<workgroup> t: mat3x2<f32>; var<workgroup> u: mat2x3f; var<workgroup> v: atomic<u32>;", 24 + 8 + 32 + 4),
+        ("var<workgroup> t: f32; var<workgroup> unused: array<f32, 1000>;", 4),
     ],
 )
-def test_the_memory_of_a_group_is_counted_however_it_is_declared(lines: str, nbytes: int) -> None:
-    source = f"__kernel void f(__global float* a) {{ {lines} a[0] = 1; }}"
-    assert reflect(source, title="f", language="opencl").group_memory == nbytes
+def test_the_memory_of_a_group(declared: str, nbytes: int) -> None:
+    assert reflected(wgsl(declared, "a = 1h; t = t; u = u; _ = &v;")).group_memory == nbytes
+
+
+def test_other_values_for_defines() -> None:
+    source = "#define N 16 // as it was\n#define S 0.5f\n#define F(x) x\n#define U 2u\n#define D 0.5 /* one\nmore */\n"
+    for given, line in (
+        ({"N": 32}, "#define N 32 // as it was"),
+        ({"N": -1}, "#define N (-1) // as it was"),
+        ({"N": True}, "#define N 1 // as it was"),
+        ({"N": 0.5}, "#define N 0.5f // as it was"),
+        ({"S": 2}, "#define S 2.0f "),
+        ({"U": 4}, "#define U 4u "),
+        ({"D": 0.1}, "#define D 0.1 /* one"),
+    ):
+        found = with_defines(source, given)
+        assert line in found.splitlines()
+        assert found.count("\n") == source.count("\n")
+    assert with_defines("#define N 1 + \\\n 2\nint x;", {"N": 5}) == "#define N 5 \\\n\nint x;"
+    for wrong in ({"M": 1}, {"F": 1}, {"S": float("nan")}, {"N": 1 << 70}):
+        with pytest.raises(Unreadable):
+            with_defines(source, wrong)

@@ -1,4 +1,4 @@
-// 1 groups of 64
+// 1 groups of 128
 #pragma OPENCL FP_CONTRACT OFF
 
 // The nearest whole number to one less than 2^22 or 2^51: the sum has no room for anything smaller. Unlike rint, which
@@ -16,21 +16,21 @@ static float round_f16(float x) {
     return copysign(isnan(x) ? x : as_float(finite), x);
 }
 
-__kernel __attribute__((reqd_work_group_size(64, 1, 1)))
+__kernel __attribute__((reqd_work_group_size(128, 1, 1)))
 void multiply_0(__global const half *restrict input_a, __global half *restrict t0) {
     const int group = (int)get_group_id(0);
     const int lane = (int)get_local_id(0);
     const int block = lane;
-    if (block >= 33) {
+    if (block >= 65) {
         return;
     }
-    if (block < 32) {
-        const float8 input_a_value = vload_half8(block, input_a);
-        const float8 part_value_0 = (input_a_value * input_a_value);
-        const float8 multiply_0 = (float8)(round_f16(part_value_0.s0), round_f16(part_value_0.s1), round_f16(part_value_0.s2), round_f16(part_value_0.s3), round_f16(part_value_0.s4), round_f16(part_value_0.s5), round_f16(part_value_0.s6), round_f16(part_value_0.s7));
-        vstore_half8_rte(multiply_0, block, t0);
+    if (block < 64) {
+        const float4 input_a_value = vload_half4(block, input_a);
+        const float4 part_value_0 = (input_a_value * input_a_value);
+        const float4 multiply_0 = (float4)(round_f16(part_value_0.s0), round_f16(part_value_0.s1), round_f16(part_value_0.s2), round_f16(part_value_0.s3));
+        vstore_half4_rte(multiply_0, block, t0);
     }
-    if (block == 32) {
+    if (block == 64) {
         for (int i = 256; i < 257; i += 1) {
             const float input_a_value = vload_half(i, input_a);
             const float multiply_0 = round_f16(input_a_value * input_a_value);

@@ -1,88 +1,86 @@
-// 65 groups of 1
+// 65 groups of 64
 #pragma OPENCL FP_CONTRACT OFF
-typedef float8 loose_float8 __attribute__((aligned(4)));
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel __attribute__((reqd_work_group_size(64, 1, 1)))
 void add_0(__global const float *restrict input_a, __global const float *restrict input_b, __global const float *restrict input_c, __global float *restrict t0) {
+    __local float folded_sum_1[64];
+    __local float folded_sum_2[64];
     const int group = (int)get_group_id(0);
+    const int lane = (int)get_local_id(0);
     const int row = group;
     float sum_1 = 0.0f;
     {
-        float8 sum_1_strips[4] = {(float8)(0.0f), (float8)(0.0f), (float8)(0.0f), (float8)(0.0f)};
-        int strip_2 = 0;
-        for (; strip_2 + 3 < 127; strip_2 += 4) {
-            #pragma unroll
-            for (int chain = 0; chain < 4; chain++) {
-                const float8 input_a_value = *(__global const loose_float8 *)(input_a + (row * 1023 + strip_2 * 8) + chain * 8);
-                sum_1_strips[chain] = sum_1_strips[chain] + input_a_value;
-            }
+        float4 sum_1_strip = (float4)(0.0f);
+        for (int strip_3 = lane; strip_3 < 255; strip_3 += 64) {
+            const float4 input_a_value = vload4(0, input_a + row * 1023 + strip_3 * 4);
+            sum_1_strip = sum_1_strip + input_a_value;
         }
-        for (; strip_2 < 127; strip_2 += 1) {
-            const float8 input_a_value = *(__global const loose_float8 *)(input_a + (row * 1023 + strip_2 * 8));
-            sum_1_strips[0] = sum_1_strips[0] + input_a_value;
-        }
-        float8 sum_1_all = sum_1_strips[0];
-        sum_1_all = sum_1_all + sum_1_strips[1];
-        sum_1_all = sum_1_all + sum_1_strips[2];
-        sum_1_all = sum_1_all + sum_1_strips[3];
-        const float4 sum_1_4 = sum_1_all.lo + sum_1_all.hi;
-        const float2 sum_1_2 = sum_1_4.lo + sum_1_4.hi;
+        const float2 sum_1_2 = sum_1_strip.lo + sum_1_strip.hi;
         sum_1 = sum_1 + (sum_1_2.s0 + sum_1_2.s1);
-        for (int column_2 = 1016; column_2 < 1023; column_2 += 1) {
-            const float input_a_value = input_a[row * 1023 + column_2];
+        for (int column_3 = 1020 + lane; column_3 < 1023; column_3 += 64) {
+            const float input_a_value = input_a[row * 1023 + column_3];
             sum_1 = sum_1 + input_a_value;
         }
     }
+    folded_sum_1[lane] = sum_1;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int reach = 32; reach > 0; reach /= 2) {
+        if (lane < reach) {
+            const float other_sum_1 = folded_sum_1[lane + reach];
+            sum_1 = sum_1 + other_sum_1;
+            folded_sum_1[lane] = sum_1;
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    sum_1 = folded_sum_1[0];
+    barrier(CLK_LOCAL_MEM_FENCE);
     const float result_1 = sum_1 + 0.0f;
-    float sum_3 = 0.0f;
+    float sum_2 = 0.0f;
     const float divide_4 = result_1 / 1023.0f;
     {
-        float8 sum_3_strips[4] = {(float8)(0.0f), (float8)(0.0f), (float8)(0.0f), (float8)(0.0f)};
-        int strip_1 = 0;
-        for (; strip_1 + 3 < 127; strip_1 += 4) {
-            #pragma unroll
-            for (int chain = 0; chain < 4; chain++) {
-                const float8 input_a_value_2 = *(__global const loose_float8 *)(input_a + (row * 1023 + strip_1 * 8) + chain * 8);
-                const float8 subtract_5 = input_a_value_2 - divide_4;
-                const float8 multiply_6 = subtract_5 * subtract_5;
-                sum_3_strips[chain] = sum_3_strips[chain] + multiply_6;
-            }
+        float4 sum_2_strip = (float4)(0.0f);
+        for (int strip_1 = lane; strip_1 < 255; strip_1 += 64) {
+            const float4 input_a_value_2 = vload4(0, input_a + row * 1023 + strip_1 * 4);
+            const float4 subtract_5 = input_a_value_2 - divide_4;
+            const float4 multiply_6 = subtract_5 * subtract_5;
+            sum_2_strip = sum_2_strip + multiply_6;
         }
-        for (; strip_1 < 127; strip_1 += 1) {
-            const float8 input_a_value_2 = *(__global const loose_float8 *)(input_a + (row * 1023 + strip_1 * 8));
-            const float8 subtract_5 = input_a_value_2 - divide_4;
-            const float8 multiply_6 = subtract_5 * subtract_5;
-            sum_3_strips[0] = sum_3_strips[0] + multiply_6;
-        }
-        float8 sum_3_all = sum_3_strips[0];
-        sum_3_all = sum_3_all + sum_3_strips[1];
-        sum_3_all = sum_3_all + sum_3_strips[2];
-        sum_3_all = sum_3_all + sum_3_strips[3];
-        const float4 sum_3_4 = sum_3_all.lo + sum_3_all.hi;
-        const float2 sum_3_2 = sum_3_4.lo + sum_3_4.hi;
-        sum_3 = sum_3 + (sum_3_2.s0 + sum_3_2.s1);
-        for (int column_1 = 1016; column_1 < 1023; column_1 += 1) {
+        const float2 sum_2_2 = sum_2_strip.lo + sum_2_strip.hi;
+        sum_2 = sum_2 + (sum_2_2.s0 + sum_2_2.s1);
+        for (int column_1 = 1020 + lane; column_1 < 1023; column_1 += 64) {
             const float input_a_value_2 = input_a[row * 1023 + column_1];
             const float subtract_5 = input_a_value_2 - divide_4;
             const float multiply_6 = subtract_5 * subtract_5;
-            sum_3 = sum_3 + multiply_6;
+            sum_2 = sum_2 + multiply_6;
         }
     }
-    const float result_3 = sum_3 + 0.0f;
-    const float divide_7 = result_3 / 1023.0f;
+    folded_sum_2[lane] = sum_2;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int reach = 32; reach > 0; reach /= 2) {
+        if (lane < reach) {
+            const float other_sum_2 = folded_sum_2[lane + reach];
+            sum_2 = sum_2 + other_sum_2;
+            folded_sum_2[lane] = sum_2;
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    sum_2 = folded_sum_2[0];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    const float result_2 = sum_2 + 0.0f;
+    const float divide_7 = result_2 / 1023.0f;
     const float add_8 = divide_7 + 1e-05f;
     const float sqrt_9 = sqrt(add_8);
-    for (int strip_10 = 0; strip_10 < 127; strip_10 += 1) {
-        const float8 input_a_value_3 = *(__global const loose_float8 *)(input_a + (row * 1023 + strip_10 * 8));
-        const float8 subtract_5_2 = input_a_value_3 - divide_4;
-        const float8 divide_11 = subtract_5_2 / sqrt_9;
-        const float8 input_b_value = *(__global const loose_float8 *)(input_b + strip_10 * 8);
-        const float8 multiply_12 = divide_11 * input_b_value;
-        const float8 input_c_value = *(__global const loose_float8 *)(input_c + strip_10 * 8);
-        const float8 add_0 = multiply_12 + input_c_value;
-        *(__global loose_float8 *)(t0 + (row * 1023 + strip_10 * 8)) = add_0;
+    for (int strip_10 = lane; strip_10 < 255; strip_10 += 64) {
+        const float4 input_a_value_3 = vload4(0, input_a + row * 1023 + strip_10 * 4);
+        const float4 subtract_5_2 = input_a_value_3 - divide_4;
+        const float4 divide_11 = subtract_5_2 / sqrt_9;
+        const float4 input_b_value = vload4(strip_10, input_b);
+        const float4 multiply_12 = divide_11 * input_b_value;
+        const float4 input_c_value = vload4(strip_10, input_c);
+        const float4 add_0 = multiply_12 + input_c_value;
+        vstore4(add_0, 0, t0 + row * 1023 + strip_10 * 4);
     }
-    for (int column_10 = 1016; column_10 < 1023; column_10 += 1) {
+    for (int column_10 = 1020 + lane; column_10 < 1023; column_10 += 64) {
         const float input_a_value_3 = input_a[row * 1023 + column_10];
         const float subtract_5_2 = input_a_value_3 - divide_4;
         const float divide_11 = subtract_5_2 / sqrt_9;

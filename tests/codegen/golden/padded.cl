@@ -1,18 +1,16 @@
-// 1 groups of 16
+// 1 groups of 32
 #pragma OPENCL FP_CONTRACT OFF
 
-__kernel __attribute__((reqd_work_group_size(16, 1, 1)))
+__kernel __attribute__((reqd_work_group_size(32, 1, 1)))
 void pad_0(__global const float *restrict input_a, __global float *restrict t0) {
     const int group = (int)get_group_id(0);
     const int lane = (int)get_local_id(0);
     const int block = lane;
-    if (block >= 15) {
+    if (block >= 30) {
         return;
     }
-    for (int part = 0; part < 8; part += 1) {
-        const bool inside = ((((block * 8 + part) / 12 - 1) >= 0) && (((block * 8 + part) / 12 - 1) < 7)) && (((block * 8 + part) % 12) < 9);
-        const float input_a_value = input_a[clamp((block * 8 + part) / 12 - 1, 0, 6) * 9 + clamp((block * 8 + part) % 12, 0, 8)];
-        const float padded = inside ? input_a_value : 0.0f;
-        t0[block * 8 + part] = padded;
-    }
+    const int4 inside = (int4)((((block / 3 - 1) >= 0) && ((block / 3 - 1) < 7)) ? -1 : 0) & (((block % 3) * 4 + (int4)(0, 1, 2, 3)) < (int4)(9));
+    const float4 input_a_value = (float4)(input_a[clamp(block / 3 - 1, 0, 6) * 9 + clamp((block % 3) * 4, 0, 8)], input_a[clamp(block / 3 - 1, 0, 6) * 9 + clamp((block % 3) * 4 + 1, 0, 8)], input_a[clamp(block / 3 - 1, 0, 6) * 9 + clamp((block % 3) * 4 + 2, 0, 8)], input_a[clamp(block / 3 - 1, 0, 6) * 9 + clamp((block % 3) * 4 + 3, 0, 8)]);
+    const float4 padded = select((float4)(0.0f), input_a_value, inside);
+    vstore4(padded, block, t0);
 }

@@ -1,6 +1,5 @@
-// 63 groups of 1
+// 63 groups of 32
 #pragma OPENCL FP_CONTRACT OFF
-typedef float8 loose_float8 __attribute__((aligned(4)));
 
 // (e^r - 1 - r) / r^2, |r| <= ln(2) / 2; error 2^-26.6.
 static float expm1_tail_f32(float r) {
@@ -37,9 +36,9 @@ static float exp_f32(float x) {
 }
 
 // (e^r - 1 - r) / r^2, |r| <= ln(2) / 2; error 2^-26.6.
-static float8 expm1_tail_f32x8(float8 r) {
+static float4 expm1_tail_f32x4(float4 r) {
     #pragma OPENCL FP_CONTRACT ON
-    float8 p = 0.001392639242f;
+    float4 p = 0.001392639242f;
     p = p * r + 0.008363345638f;
     p = p * r + 0.04166655242f;
     p = p * r + 0.1666657627f;
@@ -48,26 +47,26 @@ static float8 expm1_tail_f32x8(float8 r) {
 }
 
 // e^x * 2^shift. Farther from 0 than some limits all is infinity or 0 anyway.
-// Limits are taken so that NaN stays what it is. The sum with 12582912.0f rounds to a whole number n, as nearest_f32x8 does, and has
+// Limits are taken so that NaN stays what it is. The sum with 12582912.0f rounds to a whole number n, as nearest_f32x4 does, and has
 // n in its lowest bits: shifted up, all that is above is gone, without a sign that could overflow. 2^n comes in two
 // factors, for neither 2^n nor the result has to be a normal number.
-static float8 scaled_exp_f32x8(float8 x, int shift) {
+static float4 scaled_exp_f32x4(float4 x, int shift) {
     #pragma OPENCL FP_CONTRACT ON
-    const float8 bounded = (float8)-104.0f > x ? (float8)-104.0f : x;
-    const float8 t = (float8)91.0f < bounded ? (float8)91.0f : bounded;
-    const float8 sum = t * 1.44269504f + 12582912.0f;
-    const float8 n = sum - 12582912.0f;
-    const float8 r = (t - n * 0.693359375f) - n * -2.12194440e-4f;
-    const float8 tail = r * r * expm1_tail_f32x8(r) + r;
-    const uint8 exponent = as_uint8(sum) + (uint8)shift;
-    const uint8 half_of_it = exponent >> 1;
-    const float8 first = as_float8((half_of_it << 23) + ((uint8)127 << 23));
-    const float8 second = as_float8(((exponent - half_of_it) << 23) + ((uint8)127 << 23));
+    const float4 bounded = (float4)-104.0f > x ? (float4)-104.0f : x;
+    const float4 t = (float4)91.0f < bounded ? (float4)91.0f : bounded;
+    const float4 sum = t * 1.44269504f + 12582912.0f;
+    const float4 n = sum - 12582912.0f;
+    const float4 r = (t - n * 0.693359375f) - n * -2.12194440e-4f;
+    const float4 tail = r * r * expm1_tail_f32x4(r) + r;
+    const uint4 exponent = as_uint4(sum) + (uint4)shift;
+    const uint4 half_of_it = exponent >> 1;
+    const float4 first = as_float4((half_of_it << 23) + ((uint4)127 << 23));
+    const float4 second = as_float4(((exponent - half_of_it) << 23) + ((uint4)127 << 23));
     return (first * tail + first) * second;
 }
 
-static float8 exp_f32x8(float8 x) {
-    return scaled_exp_f32x8(x, 0);
+static float4 exp_f32x4(float4 x) {
+    return scaled_exp_f32x4(x, 0);
 }
 
 static float infinity_f32(void) {
@@ -78,69 +77,80 @@ static float maximum_f32(float x, float y) {
     return x > y || isnan(x) ? x : y;
 }
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel __attribute__((reqd_work_group_size(32, 1, 1)))
 void divide_0(__global const float *restrict input_a, __global float *restrict t0) {
+    __local float folded_max_1[32];
+    __local float folded_sum_2[32];
     const int group = (int)get_group_id(0);
+    const int lane = (int)get_local_id(0);
     const int row = group;
     float max_1 = -infinity_f32();
     {
-        float8 max_1_strips[4] = {(float8)(max_1), (float8)(max_1), (float8)(max_1), (float8)(max_1)};
-        for (int strip_2 = 0; strip_2 < 32; strip_2 += 4) {
-            #pragma unroll
-            for (int chain = 0; chain < 4; chain++) {
-                const float8 input_a_value = *(__global const loose_float8 *)(input_a + (row * 257 + strip_2 * 8) + chain * 8);
-                max_1_strips[chain] = select(input_a_value, max_1_strips[chain], (max_1_strips[chain] > input_a_value) | (max_1_strips[chain] != max_1_strips[chain]));
-            }
+        float4 max_1_strip = (float4)(max_1);
+        for (int strip_3 = lane; strip_3 < 64; strip_3 += 32) {
+            const float4 input_a_value = vload4(0, input_a + row * 257 + strip_3 * 4);
+            max_1_strip = select(input_a_value, max_1_strip, (max_1_strip > input_a_value) | (max_1_strip != max_1_strip));
         }
-        float8 max_1_all = max_1_strips[0];
-        max_1_all = select(max_1_strips[1], max_1_all, (max_1_all > max_1_strips[1]) | (max_1_all != max_1_all));
-        max_1_all = select(max_1_strips[2], max_1_all, (max_1_all > max_1_strips[2]) | (max_1_all != max_1_all));
-        max_1_all = select(max_1_strips[3], max_1_all, (max_1_all > max_1_strips[3]) | (max_1_all != max_1_all));
-        const float4 max_1_4 = select(max_1_all.hi, max_1_all.lo, (max_1_all.lo > max_1_all.hi) | (max_1_all.lo != max_1_all.lo));
-        const float2 max_1_2 = select(max_1_4.hi, max_1_4.lo, (max_1_4.lo > max_1_4.hi) | (max_1_4.lo != max_1_4.lo));
+        const float2 max_1_2 = select(max_1_strip.hi, max_1_strip.lo, (max_1_strip.lo > max_1_strip.hi) | (max_1_strip.lo != max_1_strip.lo));
         max_1 = maximum_f32(max_1, maximum_f32(max_1_2.s0, max_1_2.s1));
-        for (int column_2 = 256; column_2 < 257; column_2 += 1) {
-            const float input_a_value = input_a[row * 257 + column_2];
+        for (int column_3 = 256 + lane; column_3 < 257; column_3 += 32) {
+            const float input_a_value = input_a[row * 257 + column_3];
             max_1 = maximum_f32(max_1, input_a_value);
         }
     }
-    float sum_3 = 0.0f;
-    {
-        float8 sum_3_strips[4] = {(float8)(0.0f), (float8)(0.0f), (float8)(0.0f), (float8)(0.0f)};
-        for (int strip_4 = 0; strip_4 < 32; strip_4 += 4) {
-            #pragma unroll
-            for (int chain = 0; chain < 4; chain++) {
-                const float8 input_a_value_2 = *(__global const loose_float8 *)(input_a + (row * 257 + strip_4 * 8) + chain * 8);
-                const float8 subtract_5 = input_a_value_2 - max_1;
-                const float8 exp_6 = exp_f32x8(subtract_5);
-                *(__global loose_float8 *)(t0 + (row * 257 + strip_4 * 8) + chain * 8) = exp_6;
-                sum_3_strips[chain] = sum_3_strips[chain] + exp_6;
-            }
+    folded_max_1[lane] = max_1;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int reach = 16; reach > 0; reach /= 2) {
+        if (lane < reach) {
+            const float other_max_1 = folded_max_1[lane + reach];
+            max_1 = maximum_f32(max_1, other_max_1);
+            folded_max_1[lane] = max_1;
         }
-        float8 sum_3_all = sum_3_strips[0];
-        sum_3_all = sum_3_all + sum_3_strips[1];
-        sum_3_all = sum_3_all + sum_3_strips[2];
-        sum_3_all = sum_3_all + sum_3_strips[3];
-        const float4 sum_3_4 = sum_3_all.lo + sum_3_all.hi;
-        const float2 sum_3_2 = sum_3_4.lo + sum_3_4.hi;
-        sum_3 = sum_3 + (sum_3_2.s0 + sum_3_2.s1);
-        for (int column_4 = 256; column_4 < 257; column_4 += 1) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    max_1 = folded_max_1[0];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    float sum_2 = 0.0f;
+    {
+        float4 sum_2_strip = (float4)(0.0f);
+        for (int strip_4 = lane; strip_4 < 64; strip_4 += 32) {
+            const float4 input_a_value_2 = vload4(0, input_a + row * 257 + strip_4 * 4);
+            const float4 subtract_5 = input_a_value_2 - max_1;
+            const float4 exp_6 = exp_f32x4(subtract_5);
+            vstore4(exp_6, 0, t0 + row * 257 + strip_4 * 4);
+            sum_2_strip = sum_2_strip + exp_6;
+        }
+        const float2 sum_2_2 = sum_2_strip.lo + sum_2_strip.hi;
+        sum_2 = sum_2 + (sum_2_2.s0 + sum_2_2.s1);
+        for (int column_4 = 256 + lane; column_4 < 257; column_4 += 32) {
             const float input_a_value_2 = input_a[row * 257 + column_4];
             const float subtract_5 = input_a_value_2 - max_1;
             const float exp_6 = exp_f32(subtract_5);
             t0[row * 257 + column_4] = exp_6;
-            sum_3 = sum_3 + exp_6;
+            sum_2 = sum_2 + exp_6;
         }
     }
-    const float result_3 = sum_3 + 0.0f;
-    for (int strip_5 = 0; strip_5 < 32; strip_5 += 1) {
-        const float8 kept_6 = *(__global loose_float8 *)(t0 + (row * 257 + strip_5 * 8));
-        const float8 divide_0 = kept_6 / result_3;
-        *(__global loose_float8 *)(t0 + (row * 257 + strip_5 * 8)) = divide_0;
+    folded_sum_2[lane] = sum_2;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int reach = 16; reach > 0; reach /= 2) {
+        if (lane < reach) {
+            const float other_sum_2 = folded_sum_2[lane + reach];
+            sum_2 = sum_2 + other_sum_2;
+            folded_sum_2[lane] = sum_2;
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
     }
-    for (int column_5 = 256; column_5 < 257; column_5 += 1) {
+    sum_2 = folded_sum_2[0];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    const float result_2 = sum_2 + 0.0f;
+    for (int strip_5 = lane; strip_5 < 64; strip_5 += 32) {
+        const float4 kept_6 = vload4(0, t0 + row * 257 + strip_5 * 4);
+        const float4 divide_0 = kept_6 / result_2;
+        vstore4(divide_0, 0, t0 + row * 257 + strip_5 * 4);
+    }
+    for (int column_5 = 256 + lane; column_5 < 257; column_5 += 32) {
         const float kept_6 = t0[row * 257 + column_5];
-        const float divide_0 = kept_6 / result_3;
+        const float divide_0 = kept_6 / result_2;
         t0[row * 257 + column_5] = divide_0;
     }
 }

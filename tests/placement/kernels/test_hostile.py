@@ -14,20 +14,15 @@ import anygpu as ag
 from anygpu.errors import AnyGPUError
 from anygpu.placement.kernels.first_use import trials
 from benchmarks.hostile_kernels import (
-    ENGINES,
     TRAPS,
     Sentinels,
     Trap,
-    believed_and_real,
     fall_into,
     mutants,
-    odd_lengths,
     outside,
     wild_indices,
 )
-from benchmarks.hostile_sources import CORPUS, Good, Scopes
-
-LANGUAGES = sorted(ENGINES)
+from benchmarks.hostile_sources import CORPUS, Good
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +48,7 @@ def test_the_kernels_that_are_mutated_are_right(good: Good) -> None:
 
 
 #: Each new child takes its time, so of those that kill one there is one here; the benchmark has them all.
-HERE = [trap for trap in TRAPS if trap.language == "wgsl" or trap.name in ("endless loop", "far outside, unchecked")]
+HERE = [trap for trap in TRAPS if trap.language == "wgsl" or trap.name in ("endless loop", "far outside")]
 
 
 @pytest.mark.sampled(gate=3)
@@ -65,13 +60,13 @@ def test_each_trap_is_told_by_its_own_error(trap: Trap) -> None:
     assert isinstance(error, AnyGPUError)
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_indices_outside_touch_nothing(language: str) -> None:
-    tally = wild_indices(language, 200, seed=5)  # type: ignore[arg-type]
+def test_indices_outside_touch_nothing_in_wgsl() -> None:
+    tally = wild_indices(200, seed=5)
     assert tally.tried == 200
     assert tally.untyped == {}
     assert tally.sentinels_changed == 0
     assert tally.wrong_values == 0
+    assert tally.right == 200
 
 
 @pytest.mark.parametrize(("language", "count"), [("wgsl", 30), ("opencl", 6)])
@@ -80,19 +75,6 @@ def test_mutated_sources_give_typed_errors(language: str, count: int) -> None:
     assert tally.tried == count
     assert tally.untyped == {}
     assert tally.sentinels_changed == 0
-
-
-def test_lengths_are_those_of_the_compiler_or_refused() -> None:
-    tally = odd_lengths(16, seed=7)
-    assert tally.tried == 16
-    assert tally.untyped == {}
-    assert tally.wrong_values == 0
-    assert tally.right
-    assert tally.errors["InvalidKernel"]
-
-
-def test_names_mean_the_arrays_that_the_compiler_takes_them_for() -> None:
-    assert believed_and_real(Scopes(random.Random(f"scopes {number}")) for number in range(60)) > 20
 
 
 def test_sentinels_notice_what_changes_them() -> None:

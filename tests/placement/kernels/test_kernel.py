@@ -318,18 +318,85 @@ def test_a_wrong_kernel_is_caught_at_its_first_use(language: Language) -> None:
         function(a)
 
 
-def test_indices_outside_are_an_error_of_that_call_alone(language: Language) -> None:
-    kernel = ag.Kernel(READER[language], lambda at, a: a[at], results="at")
+def test_indices_outside_are_found_where_the_reference_tells() -> None:
+    kernel = ag.Kernel(READER["wgsl"], lambda at, a: a[at], results="at")
     at, a = np.arange(64, dtype=np.int32), np.arange(100, 200, dtype=np.int32)
     wild = at.copy()
     wild[5] = -3
-    with pytest.raises(ag.errors.KernelOutOfBounds, match="look used index -3 of a, which has 100 elements"):
+    with pytest.raises(ag.errors.WrongKernel, match=r"y\[5\]"):
         kernel(wild, a)
-    np.testing.assert_array_equal(kernel(at, a), at + 100)
-    device = [ag.asarray(each, device=ENGINE[language]) for each in (wild, a)]
-    with pytest.raises(ag.errors.KernelOutOfBounds):
-        np.asarray(kernel(*device))
+    wild[5] = 100
+    with pytest.raises(IndexError):
+        ag.Kernel(READER["wgsl"], lambda at, a: a[at] + 0, results="at")(wild, a)
+    checked = ag.Kernel(READER["wgsl"], lambda at, a: a[at] * 1, results="at")
+    np.testing.assert_array_equal(checked(at, a), at + 100)
+    device = [ag.asarray(each, device="webgpu") for each in (wild, a)]
+    assert np.asarray(checked(*device))[5] in {0, *a.tolist()}
     np.testing.assert_array_equal(np.asarray(device[1]), a)
+
+
+def test_a_crash_in_the_first_run_is_survived() -> None:
+    kernel = ag.Kernel(SCALE["opencl"].replace("y[i] =", "y[i + (1L << 40)] ="), scaled)
+    with pytest.raises(ag.errors.InvalidKernel, match="killed the process"):
+        kernel(A, 2.0)
+    np.testing.assert_allclose(ag.Kernel(SCALE["opencl"], scaled)(A, 2.0), A * 2, rtol=1e-6)
+
+
+def test_arguments_of_any_order_in_opencl() -> None:
+    kernel = ag.Kernel(
+        """
+        __kernel void mixed(double d, __global const float4 *a, uint n, __global float4 *y, long l, float f) {
+            int i = get_global_id(0);
+            if (i < n) y[i] = a[i] * f + (float)d + l;
+        }
+        """,
+        lambda a, d, l, f: a * np.float32(f) + np.float32(d) + np.float32(l),  # noqa: E741
+    )
+    a = np.arange(64, dtype=np.float32)
+    assert [(each.name, each.dtype) for each in kernel.numbers] == [
+        ("d", "float64"),
+        ("n", "uint32"),
+        ("l", "int64"),
+        ("f", "float32"),
+    ]
+    for numbers in ({"d": 0.5, "n": 16, "l": -3, "f": 2.0}, {"d": -1.5, "n": 16, "l": 1 << 40, "f": 0.0}):
+        expected = a * np.float32(numbers["f"]) + np.float32(numbers["d"]) + np.float32(numbers["l"])
+        np.testing.assert_allclose(np.asarray(kernel(ag.asarray(a, device="opencl"), **numbers)), expected)
+    with pytest.raises(ag.InvalidOption, match="vectors of 4"):
+        kernel(a[:63], 0.5, 16, -3, 2.0)
+
+
+def test_a_text_is_read_once_for_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    original = trials.reflected
+
+    def counted(*arguments: Any) -> Any:
+        read.append(arguments[3])
+        return original(*arguments)
+
+    monkeypatch.setattr(trials, "reflected", counted)
+    for name in ("one", "other"):  # the second as in another process
+        assert ag.Kernel(SCALE["opencl"], scaled, name=name).numbers[0].name == "alpha"
+    assert read == ["one"]
+    ag.Kernel(COUNT["opencl"], constants={"STEP": 2})
+    assert len(read) == 2
+
+
+def test_without_a_device_opencl_c_is_its_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYGPU_ENGINES", "numpy")
+    monkeypatch.setenv("ANYGPU_FALLBACK", "allow")
+    text = SCALE["opencl"].replace("float alpha", "float alpha, uint n")
+    kernel = ag.Kernel(text, scaled)
+    assert (kernel.name, kernel.parameters, kernel.numbers) == ("scale", (), ())
+    assert "which no device of this machine can read" in repr(kernel)
+    assert list(inspect.signature(kernel).parameters) == ["a", "alpha"]
+    np.testing.assert_allclose(kernel(A, alpha=2.0, n=1000), A * 2)
+    np.testing.assert_allclose(np.asarray(kernel(ag.asarray(A, device="numpy"), alpha=2.0, n=1000)), A * 2)
+    np.testing.assert_allclose(ag.offload(lambda x: kernel(x, 2.0) + 1)(A), A * 2 + 1)
+    with pytest.raises(ag.InvalidOption, match="Give numbers by name"):
+        kernel(A, 2.0, 1000)
+    with pytest.raises(ag.DeviceUnavailable, match="OpenCL C"):
+        ag.Kernel(text)(A, 2.0, 1000)
 
 
 def test_a_tolerance_allows_for_less_exact_kernels(language: Language) -> None:

@@ -169,7 +169,7 @@ class NumpyMethods:
         order: object = None,
         *,
         stable: bool | None = None,
-        descending: bool = False,
+        descending: bool | None = None,
     ) -> Array:
         """The positions of the elements in sorted order."""
         return _call(np.argsort, self, axis, kind, order, stable=stable, descending=descending)

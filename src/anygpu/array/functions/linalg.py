@@ -17,6 +17,7 @@ from anygpu.array.core.arguments import diagonal_path
 from anygpu.array.core.array import Array, as_array, device_of
 from anygpu.array.core.device import ArrayDevice
 from anygpu.array.core.expression import Value, active_tracer, compute
+from anygpu.array.core.installed_numpy import has_real_eigenvalues
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.views import attach
 from anygpu.array.functions import matrices, products
@@ -494,11 +495,12 @@ def eigvalsh(a: Any, UPLO: str = "L") -> Array:  # noqa: N803
 def eig(a: Any) -> EigResult:
     """Eigenvalues and right eigenvectors.
 
-    As in NumPy, those of a real matrix are real if all of them can be, so its eigenvalues are computed now.
+    NumPy before 2.5 gives those of a real matrix as real numbers if all of them can be. Where such a NumPy is installed
+    they are computed now.
     """
     x = _square(a)
     parts = [recording.apply(Linear("eig", part), x) for part in (0, 1)]
-    if KIND[x.spec.dtype] != "complex" and _all_real(parts):
+    if KIND[x.spec.dtype] != "complex" and has_real_eigenvalues() and _all_real(parts):
         parts = [recording.unary("real", part) for part in parts]
     return EigResult(*map(Array, parts))
 
@@ -508,7 +510,7 @@ def eigvals(a: Any) -> Array:
     """Eigenvalues, in no particular order; see `eig`."""
     x = _square(a)
     values = recording.apply(Linear("eig"), x)
-    if KIND[x.spec.dtype] != "complex" and _all_real([values]):
+    if KIND[x.spec.dtype] != "complex" and has_real_eigenvalues() and _all_real([values]):
         values = recording.unary("real", values)
     return Array(values)
 

@@ -16,7 +16,8 @@ import numpy as np
 from anygpu.array.core import recording
 from anygpu.array.core.arguments import arrays, line_or_axis, ndim, same_dtype, slice_axis, to_array
 from anygpu.array.core.array import Array, as_array, device_of
-from anygpu.array.core.expression import Value
+from anygpu.array.core.expression import Value, active_tracer
+from anygpu.array.core.installed_numpy import FIX_WARNS
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import (
     Operand,
@@ -403,6 +404,8 @@ def angle(z: Any, deg: bool = False) -> Array:
 @implements("fix")
 def fix(x: Any) -> Array:
     """The next whole number towards zero."""
+    if FIX_WARNS and (tracer := active_tracer.get()) is not None:
+        tracer.stop("it calls np.fix, of which NumPy warns: it is np.trunc now")
     return ew.trunc(x)
 
 

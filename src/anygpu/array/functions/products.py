@@ -16,7 +16,8 @@ from anygpu.array.core import recording
 from anygpu.array.core.arguments import diagonal_path, slice_axis
 from anygpu.array.core.array import Array, as_array, device_of
 from anygpu.array.core.call_notes import without_axes
-from anygpu.array.core.expression import Value, is_ordered
+from anygpu.array.core.expression import Value, active_tracer, is_ordered
+from anygpu.array.core.installed_numpy import CROSSES_PLANES
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.views import attach
 from anygpu.array.functions.matrices import (
@@ -134,7 +135,10 @@ def kron(a: Any, b: Any) -> Array:
 
 @implements(np.cross)
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Array:
-    """The cross product of vectors in space. In the plane the third component is 0; for two such, only that is left."""
+    """The cross product of vectors in space. In the plane the third component is 0; for two such, only that is left.
+
+    Vectors in the plane are for versions of NumPy that take them.
+    """
     if axis is not None:
         axisa = axisb = axisc = axis
     x, y = _alike(a, b)
@@ -146,6 +150,14 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
             "incompatible dimensions for cross product: vectors have 2 or 3 components, "
             f"not {x.spec.shape[-1]} and {y.spec.shape[-1]}."
         )
+    if 2 in (x.spec.shape[-1], y.spec.shape[-1]):
+        if (tracer := active_tracer.get()) is not None:
+            tracer.stop("it calls np.cross with vectors of two components, of which NumPy warns or which it refuses")
+        if not CROSSES_PLANES:
+            raise ValueError(
+                "cross takes vectors of 3 components, as the installed NumPy does, "
+                f"not {x.spec.shape[-1]} and {y.spec.shape[-1]}. Give those in the plane a third one, 0."
+            )
     shape = recording.broadcast_shapes(x.spec.shape[:-1], y.spec.shape[:-1])
     p, q = _components(x), _components(y)
     if len(p) == len(q) == 2:

@@ -37,6 +37,13 @@ def _is_stable(kind: str | None, stable: bool | None) -> bool:
     return bool(stable) or kind not in (None, "quicksort") or active_tracer.get() is None
 
 
+def _require_stable(kind: str | None, stable: bool | None) -> None:
+    """End a trace where NumPy gives equal elements another order than ours, which is stable."""
+    tracer = active_tracer.get()
+    if tracer is not None and not _is_stable(kind, stable):
+        tracer.stop("it sorts downwards, where only stable=True says in which order equal elements are")
+
+
 def _no_fields(order: object) -> None:
     if order is not None:
         raise TypeError("order= is for arrays with named fields, which do not exist here.")
@@ -50,9 +57,9 @@ def sort(
     order: object = None,
     *,
     stable: bool | None = None,
-    descending: bool = False,
+    descending: bool | None = None,
 ) -> Array:
-    """The elements sorted along an axis, NaN last; with `descending` from the largest, NaN first.
+    """The elements sorted along an axis, with `descending` from the largest. NaN is last both ways.
 
     It is stable as `argsort` is.
     """
@@ -60,7 +67,9 @@ def sort(
     value, position = _along(a, axis)
     if not descending:
         return Array(apply(Sort(position, _is_stable(kind, stable)), value))
-    # Backwards twice: equal elements, such as 0.0 and -0.0, keep their order.
+    _require_stable(kind, stable)
+    if is_inexact(value.spec.dtype):
+        return Array(unary("negative", apply(Sort(position), unary("negative", value))))
     turn = Flip((position,))
     return Array(apply(turn, apply(Sort(position), apply(turn, value))))
 
@@ -73,7 +82,7 @@ def argsort(
     order: object = None,
     *,
     stable: bool | None = None,
-    descending: bool = False,
+    descending: bool | None = None,
 ) -> Array:
     """The positions that sort. They are stable, but where a function of NumPy's arrays is traced whose NumPy is not."""
     _no_fields(order)
@@ -82,6 +91,10 @@ def argsort(
     value, position = _along(a, axis)
     if not descending:
         return Array(apply(Argsort(position, _is_stable(kind, stable)), value))
+    _require_stable(kind, stable)
+    if is_inexact(value.spec.dtype):
+        return Array(apply(Argsort(position), unary("negative", value)))
+    # Backwards twice: equal elements keep their order.
     turn = Flip((position,))
     last = value.spec.shape[position] - 1
     places = apply(turn, apply(Argsort(position), apply(turn, value)))

@@ -8,10 +8,11 @@ nothing. `decomposed` spells a node out as products and a softmax where a target
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
+from anygpu.base.lazy import cached_property
 from anygpu.engines.codegen.dialects.printer import Printer
 from anygpu.engines.codegen.dialects.wgsl import WGSLPrinter
 from anygpu.engines.codegen.elementwise import narrowed
@@ -69,7 +70,7 @@ def attention_kernel(builder: KernelBuilder, node: int, tiling: AttentionTiling,
     """The kernel of one attention node: the template filled with this tiling and with accessors of its operands."""
     target, accessors, text = builder.target, _Accessors(builder, node), printer(builder.target)
     kernel = TemplateKernel(builder, text, accessors.functions(), [builder.stored[node].buffer])
-    flags, in_vectors = accessors.in_vectors(text, tiling)
+    flags, in_vectors = accessors.in_vectors(text)
     sizes = accessors.sizes
     template = partial(
         attention.text,
@@ -153,21 +154,14 @@ class _Accessors:
             found.append(self._load("load_bias", self.of_bias, self._at(3, "row", "key")))
         return found
 
-    def in_vectors(self, text: Printer, tiling: AttentionTiling) -> tuple[AttentionVectors, list[str]]:
+    def in_vectors(self, text: Printer) -> tuple[AttentionVectors, list[str]]:
         """The vector accessors that can be made, and their texts. In WGSL buffers are declared in vectors for them."""
-        if tiling.form == "vectors":
-            bias = None
-            if self.meaning.bias == "all":
-                bias = self._vector_load(
-                    text, "load_bias_vector", self.of_bias, "row", tiling.vector, 3, ("row", "key")
-                )
-            return AttentionVectors(bias=bias is not None), [each for each in (bias,) if each is not None]
         used: set[str] = set()
         if isinstance(text, WGSLPrinter):
             text.declare_in_vectors(None)
-        q = self._vector_load(text, "load_q_vector", self.of_q, "d", 4, 0, ("row", "d"), used)
-        k = self._vector_load(text, "load_k_vector", self.of_k, "d", 4, 1, ("key", "d"), used)
-        v = self._vector_load(text, "load_v_vector", self.of_v, "e", 4, 2, ("key", "e"), used)
+        q = self._vector_load(text, "load_q_vector", self.of_q, 0, ("row", "d"), used)
+        k = self._vector_load(text, "load_k_vector", self.of_k, 1, ("key", "d"), used)
+        v = self._vector_load(text, "load_v_vector", self.of_v, 2, ("key", "e"), used)
         out = self._vector_store(text, used)
         if isinstance(text, WGSLPrinter):
             text.declare_in_vectors(used)
@@ -175,16 +169,14 @@ class _Accessors:
         return flags, [each for each in (q, k, v, out) if each is not None]
 
     def _vector_load(
-        self, text: Printer, name: str, lengths: Mapping[str, int], along: str, width: int, number: int,
-        axes: tuple[str, str], used: set[str] | None = None,
-    ) -> str | None:  # fmt: skip
-        """A load of `width` neighbours of an operand as text, or None where they do not lie side by side."""
-        accessor = VectorAccessor(self.builder, text, lengths, along, width)
+        self, text: Printer, name: str, lengths: Mapping[str, int], number: int, axes: tuple[str, str], used: set[str]
+    ) -> str | None:
+        """A load of four neighbours of an operand as text, or None where they do not lie side by side."""
+        accessor = VectorAccessor(self.builder, text, lengths, axes[1], 4)
         if not accessor.possible:
             return None
         result = accessor.load(name, self._at(number, *axes), without=[self.node], aligned=True)
-        if used is not None:
-            used |= accessor.used
+        used |= accessor.used
         return result
 
     def _vector_store(self, text: Printer, used: set[str]) -> str | None:

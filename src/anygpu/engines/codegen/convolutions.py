@@ -94,7 +94,7 @@ def convolutions_in(program: Program, target: Target, roots: Sequence[int], stor
         if found is None or not _direct_tilings(program, target, found):
             continue
         # Without channels to share what is read, there is no gain but that of vectors.
-        if is_by_pixels(target, found) or _is_product(program, root):
+        if is_by_pixels(found) or _is_product(program, root):
             result[root] = found
     return result
 
@@ -253,16 +253,14 @@ def _moving_axes(
     return tuple(sorted(found, key=lambda each: -steps[each.axis])) if len(found) <= 2 else ()
 
 
-def is_by_pixels(target: Target, found: Convolution) -> bool:
+def is_by_pixels(found: Convolution) -> bool:
     """Whether the direct form is the best guess: neighbouring pixels lie side by side, and there are enough of them.
 
     Where the window is the larger image, as in the gradient of weights, the sums are long and the results few.
     """
     sizes = found.sizes
     enough = sizes.width >= _LEAST_WIDTH and sizes.height * sizes.width >= sizes.window[0] * sizes.window[1]
-    # A thread of a processor puts vectors together pixel by pixel where strides leave some out.
-    dense = sizes.stride[1] == 1 or not target.scalar_invocations
-    return enough and dense and found.axis_x == len(found.at) - 1
+    return enough and found.axis_x == len(found.at) - 1
 
 
 def contract_tilings(builder: KernelBuilder, group: Group, found: Convolution | None) -> list[msgspec.Struct]:
@@ -271,7 +269,7 @@ def contract_tilings(builder: KernelBuilder, group: Group, found: Convolution | 
         return [*tilings_of(builder, group)]
     direct = _direct_tilings(builder.program, builder.target, found)
     products = tilings_of(builder, group)[:_MOST_OTHERS] if _is_product(builder.program, found.node) else []
-    if is_by_pixels(builder.target, found):
+    if is_by_pixels(found):
         return [*direct[:1], *products[:1], *direct[1:], *products[1:]]
     return [*products[:1], *direct[:1], *products[1:], *direct[1:_MOST_OTHERS]]
 

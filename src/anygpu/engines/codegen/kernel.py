@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from anygpu.program.ops.custom import Three
+from anygpu.program.ops.custom import Parameter, Three
 from anygpu.program.primitives import Spec
 
 Access = Literal["read", "write", "read_write"]
@@ -41,8 +41,10 @@ class Own(msgspec.Struct, frozen=True):
 
     title: str
     source: str
-    #: Bytes that the invocations of a group share, by the text.
-    group_memory: int = 0
+    #: The buffers, in the order of the bindings, and the numbers by name and type: what an OpenCL compiler says of its
+    #: arguments has to agree.
+    parameters: tuple[Parameter, ...] = ()
+    scalars: tuple[tuple[str, str], ...] = ()
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +52,8 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 
     In WGSL everything is in group 0: binding `i` is `bindings[i]`, and the numbers are a uniform struct of u32 at
     binding `len(bindings)`. In OpenCL C the arguments are the buffers, then one `uint` for each number.
-    There is nothing at all where `numbers` is empty.
+    There is nothing at all where `numbers` is empty. A user's own kernel in OpenCL C has its arguments in its own order
+    and of its own types: `values` are then the bits of each.
 
     The grid has one dimension: `groups` groups of `group_size` invocations. A kernel of more groups than fit into one
     dimension reads its group's number as x + y * groups_per_dimension, and returns when it is not less than `groups`.
@@ -115,17 +118,13 @@ class Check(msgspec.Struct, frozen=True):
     """A rule that only values can break. A kernel that sees it broken writes to the status slot.
 
     Word `number` of the status (32-bit unsigned) is 0 when all is well, and otherwise the offending value + 1 wrapped
-    to 32 bits, or `MINUS_ONE`. For "kernel" it is the index - the length + 1, which is only 0 for an index
-    that is right.
+    to 32 bits, or `MINUS_ONE`.
     """
 
     number: int
-    error: Literal["index", "order", "negative_power", "kernel"]
-    #: For "index": the length of the axis. For "kernel": of the buffer.
+    error: Literal["index", "order", "negative_power"]
+    #: For "index": the length of the axis.
     length: int = 0
-    #: For "kernel": what it is called, and which of its buffers was meant.
-    kernel: str = ""
-    buffer: str = ""
 
 
 class KernelChoice(msgspec.Struct, frozen=True):

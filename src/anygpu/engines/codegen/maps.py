@@ -28,7 +28,7 @@ from anygpu.engines.codegen.kernel_ir import (
     Text,
 )
 from anygpu.engines.codegen.lower import Lowering
-from anygpu.engines.codegen.target import Target, is_narrow
+from anygpu.engines.codegen.target import is_narrow
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.primitives import Concatenate
 
@@ -48,7 +48,6 @@ def map_kernel(builder: KernelBuilder, members: Sequence[int], shape: GroupShape
     narrow = [node for node in needed if is_narrow(builder.stored[node].dtype, target)]
     if not narrow and shape.vector > 1 and size >= _WORTH_TURNING:
         cut = turned(
-            target,
             [program.specs[node].shape for node in members],
             builder.lowering(members),
             lambda lowering, place: _map_body(lowering, builder, members, (), place),
@@ -257,6 +256,8 @@ def piece_kernels(builder: KernelBuilder, node: int, shape: GroupShape, name: st
 # is organised.
 
 
+#: Elements along each side of a block.
+_SIDE = 4
 #: Writes what a map does at a place, in C order.
 MapBody = Callable[[Lowering, Index], None]
 
@@ -267,11 +268,8 @@ class Turned(NamedTuple):
     shape: tuple[int, ...]
     #: The axis that is read along.
     axis: int
-    #: Elements along the last axis, and along the other one at once, and how often an invocation goes on along that.
-    width: int
+    #: How often an invocation goes on along that axis.
     steps: int
-    #: Whether neighbouring blocks follow each other along the axis that is read, or along the one that is written.
-    reads_along: bool
 
     @property
     def blocks(self) -> int:
@@ -279,43 +277,40 @@ class Turned(NamedTuple):
         size = 1
         for length in self.shape:
             size *= length
-        return size // (self.width * self.width * self.steps)
+        return size // (_SIDE * _SIDE * self.steps)
 
     def place(self, block: Index) -> Index:
         """The index of an element: `part` counts along the last axis, `turn` and `step` along the other one."""
         last = len(self.shape) - 1
-        along, across = self.shape[self.axis] // (self.width * self.steps), self.shape[last] // self.width
-        if self.reads_along:
-            first, second, rest = block % along, block // along % across, block // (along * across)
-        else:
-            first, second, rest = block // across % along, block % across, block // (along * across)
+        along, across = self.shape[self.axis] // (_SIDE * self.steps), self.shape[last] // _SIDE
+        # Neighbouring blocks follow each other along the axis that is written.
+        first, second, rest = block // across % along, block % across, block // (along * across)
         others = [axis for axis in range(last) if axis != self.axis]
         positions = dict(zip(others, unflat(rest, [self.shape[axis] for axis in others]), strict=True))
-        inner = (first * self.steps + variable("step", self.steps)) * self.width
-        positions[self.axis] = inner + variable("turn", self.width)
-        positions[last] = second * self.width + variable("part", self.width)
+        inner = (first * self.steps + variable("step", self.steps)) * _SIDE
+        positions[self.axis] = inner + variable("turn", _SIDE)
+        positions[last] = second * _SIDE + variable("part", _SIDE)
         return flat([positions[axis] for axis in range(last + 1)], self.shape)
 
     def loops(self, body: Sequence[Statement]) -> Loop:
         """The loops over a block: steps, rows and columns."""
         zero = Literal(0, "i32")
-        part = Loop("part", zero, self.width, 1, tuple(body), vector=self.width)
-        turn = Loop("turn", zero, self.width, 1, (part,), vector=self.width)
+        part = Loop("part", zero, _SIDE, 1, tuple(body), vector=_SIDE)
+        turn = Loop("turn", zero, _SIDE, 1, (part,), vector=_SIDE)
         return Loop("step", zero, self.steps, 1, (turn,)) if self.steps > 1 else turn
 
 
-def turned(target: Target, shapes: Sequence[tuple[int, ...]], lowering: Lowering, body: MapBody) -> Turned | None:
+def turned(shapes: Sequence[tuple[int, ...]], lowering: Lowering, body: MapBody) -> Turned | None:
     """The blocks of a map that should be done in blocks; `lowering` is only used to look."""
     shape = shapes[0]
     if any(each != shape for each in shapes) or len(shape) < 2:
         return None
-    width = target.vector_width if target.scalar_invocations else 4
     axis = _axis_read_along(shape, lowering, body)
-    if axis is None or width < 2 or shape[axis] % width or shape[-1] % width:
+    if axis is None or shape[axis] % _SIDE or shape[-1] % _SIDE:
         return None
     # Lanes write side by side, and so each of them goes on along the line of memory that it has begun to read.
-    steps = 1 if target.scalar_invocations else next(each for each in (8, 4, 2, 1) if shape[axis] % (width * each) == 0)
-    return Turned(shape, axis, width, steps, reads_along=target.scalar_invocations)
+    steps = next(each for each in (8, 4, 2, 1) if shape[axis] % (_SIDE * each) == 0)
+    return Turned(shape, axis, steps)
 
 
 def _axis_read_along(shape: tuple[int, ...], lowering: Lowering, body: MapBody) -> int | None:

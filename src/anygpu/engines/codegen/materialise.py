@@ -160,8 +160,7 @@ class _Choice:
         if not isinstance(op, Gather):
             return 1
         shape = self.program.specs[inputs[0]].shape
-        together = 4 * self.target.vector_width if self.target.scalar_invocations else 4
-        return gcd(product(shape[op.axis + 1 :]), together)
+        return gcd(product(shape[op.axis + 1 :]), 4)
 
     def _stays_in_its_row(self, position: int, roots: Mapping[int, float]) -> bool:
         """Whether those who need it are reductions of its rows and what is made of them: they will be one kernel."""
@@ -305,8 +304,8 @@ def is_short(program: Program, position: int) -> bool:
 def is_row_reduction(program: Program, root: int, target: Target | None = None) -> bool:
     """Reductions, and products of a matrix and a vector: one sum for each element of the result.
 
-    On a processor, given as target, a vector times a wide matrix is better done as products of matrices are: down many
-    columns at once.
+    On a processor, which is a target with narrow subgroups, a vector times a wide matrix is better done as products of
+    matrices are: down many columns at once.
     """
     op, inputs = program.nodes[root]
     if not isinstance(op, Reduce | Contract) or is_short(program, root):
@@ -316,7 +315,7 @@ def is_row_reduction(program: Program, root: int, target: Target | None = None) 
     if KIND[program.specs[root].dtype] in ("bool", "complex"):
         return True
     rows, columns = matrix_sizes(op, program.specs[inputs[0]].shape, program.specs[inputs[1]].shape)
-    near = target is not None and (target.scalar_invocations or 0 < target.subgroup_size <= 8)
+    near = target is not None and 0 < target.subgroup_size <= 8
     if near and rows <= 2 and columns >= _WIDE_MATRIX and _has_rows_of_columns(program, op, inputs[1]):
         # Down all of a large matrix, every row would be on another page of memory.
         return not (is_unpacked(program, inputs[1]) or bytes_below(program, inputs[1]) <= _NEAR_BYTES)

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, cast
 
+from anygpu.base.lazy import cached_property
 from anygpu.engines.codegen.dialects.printer import Printer
 from anygpu.engines.codegen.dialects.wgsl import WGSLPrinter, WGSLVectors
 from anygpu.engines.codegen.elementwise import narrowed
@@ -84,8 +85,7 @@ def tilings_of(builder: KernelBuilder, group: Group) -> list[Tiling]:
     """Candidates, the best guess first."""
     found = product_of(builder, group.members[0])
     type = compute_type(builder.program.specs[found.node].dtype)
-    vectors = _Accessors(builder, group, found).vectors
-    return matmul.tilings(builder.target, found.sizes, type, vectors, subgroup_size=builder.target.subgroup_size)
+    return matmul.tilings(builder.target, found.sizes, type, subgroup_size=builder.target.subgroup_size)
 
 
 def product_kernels(
@@ -176,7 +176,7 @@ class _Accessors:
         place = flat(positions, self.builder.program.specs[found.node].shape)
         put_total(self.builder, self.group, lowering, place, total)
 
-    @functools.cached_property
+    @cached_property
     def vectors(self) -> Vectors:
         """The vector accessors that can be made, tried with the narrowest vectors."""
         text = printer(self.builder.target)

@@ -14,7 +14,7 @@ import msgspec
 
 from anygpu.engines.codegen.attention import attention_kernel, decomposed, tilings_of
 from anygpu.engines.codegen.convolutions import Convolution, contract_tilings, convolution_kernel, convolutions_in
-from anygpu.engines.codegen.custom.lowering import KernelLaunch, checks_of, launch_kernel, launches_in, with_copies
+from anygpu.engines.codegen.custom.lowering import launch_kernel, launches_in, with_copies
 from anygpu.engines.codegen.grouping import Group, grouped, row_sizes
 from anygpu.engines.codegen.index import last_long_axis
 from anygpu.engines.codegen.kernel import Check, Kernel, KernelChoice, Output, Schedule, Slot, identifier, renumbered
@@ -116,7 +116,7 @@ class _Scheduler:
         self.chosen = chosen
         self.choices: list[KernelChoice] = []
         self.convolutions: dict[int, Convolution] = {}
-        self.launches: dict[int, KernelLaunch] = {}
+        self.launches = launches_in(program)
         #: Nodes that a launch for another one makes as well.
         self.made: set[int] = set()
         self.names = buffer_names(program)
@@ -153,7 +153,7 @@ class _Scheduler:
             if base not in self.stored and not isinstance(program.nodes[base].op, Input):
                 self._declare(base, program.specs[base], "output")
         parts = {root: parts_for(program, target, root) for root in roots if is_row_reduction(program, root, target)}
-        self._plan_checks(roots)
+        self._plan_checks()
         self._make_all(trimmed, roots, parts)
         outputs = tuple(self._output(output, *aliases[output]) for output in program.outputs)
         return Schedule(
@@ -253,7 +253,7 @@ class _Scheduler:
 
     # -- rules that values can break
 
-    def _plan_checks(self, roots: Sequence[int]) -> None:
+    def _plan_checks(self) -> None:
         """Number the rules that values can break, and give each its word in the status buffer.
 
         Indices that are surely in range, and exponents that are surely not negative, need none.
@@ -264,12 +264,6 @@ class _Scheduler:
                 self._add_check(position, Check(len(self.checks), "index", program.specs[inputs[0]].shape[op.axis]))
             elif self._may_be_a_negative_power(position):
                 self._add_check(position, Check(len(self.checks), "negative_power"))
-        self.launches = launches_in(program)
-        for position, launch in self.launches.items():
-            if position == min(launch.nodes.values()) and any(node in roots for node in launch.nodes.values()):
-                launch.first_word = len(self.checks)
-                for check in checks_of(launch, program, self.target):
-                    self._add_check(position, msgspec.structs.replace(check, number=len(self.checks)))
 
     def _may_be_a_negative_power(self, position: int) -> bool:
         """Whether a node raises signed integers to exponents that may be negative."""
@@ -371,14 +365,7 @@ class _Scheduler:
             launch = self.launches[node]
             self.made.update(launch.nodes.values())
             self.steps.append(
-                launch_kernel(
-                    launch,
-                    self.program,
-                    self.target,
-                    slot_of=self.slot_of,
-                    new_slot=self.new_slot,
-                    status=self.status,
-                )
+                launch_kernel(launch, self.program, self.target, slot_of=self.slot_of, new_slot=self.new_slot)
             )
 
     def _pick(self, name: str, candidates: Sequence[msgspec.Struct], kind: type[TunedSizes]) -> TunedSizes:
@@ -393,6 +380,8 @@ class _Scheduler:
 
 #: Invocations that keep any device busy.
 _ENOUGH = 65536
+#: Rows that are neighbours: each invocation has a vector of them.
+_STRETCHES = GroupShape(group=64, lanes=1, elements=4, vector=4)
 
 
 def parts_for(program: Program, target: Target, root: int) -> int:
@@ -401,20 +390,15 @@ def parts_for(program: Program, target: Target, root: int) -> int:
     if not _is_inner(program, root):
         return _parts_of_columns(target, rows, length)
     # Enough parts to keep all invocations busy, each long enough to pay for the second stage.
-    enough, shortest = (64, 16384) if target.scalar_invocations else (256, 2048)
-    parts = min(-(-enough // rows), length // shortest) if rows < enough and length >= 2 * shortest else 1
-    lanes = 1 if target.scalar_invocations else min(256, target.group_limit)
+    parts = min(-(-256 // rows), length // 2048) if rows < 256 and length >= 2 * 2048 else 1
+    lanes = min(256, target.group_limit)
     return max(parts, -(-length // (target.loop_limit // 4 * lanes)), 1)
 
 
 def _parts_of_columns(target: Target, rows: int, length: int) -> int:
     """Rows are neighbours here, and an invocation has a stretch of them: parts are runs of 64 elements or more."""
     parts = 1
-    if target.scalar_invocations:
-        # Also so that a run stays within the pages of memory that a processor knows by heart.
-        if length >= 256:
-            parts = -(-length // max(64, length // 256))
-    elif rows // 4 < _ENOUGH and length >= 128:
+    if rows // 4 < _ENOUGH and length >= 128:
         parts = min(-(-_ENOUGH // max(rows // 4, 1)), length // 64)
     return max(parts, -(-length // (target.loop_limit // 2)))
 
@@ -449,8 +433,6 @@ def _summed(program: Program, root: int) -> tuple[int, tuple[int, ...], tuple[in
 
 def map_shape(target: Target) -> GroupShape:
     """The likely best group shape of a map."""
-    if target.scalar_invocations:
-        return GroupShape(group=64, elements=4 * target.vector_width, vector=target.vector_width)
     return GroupShape(group=min(128, target.group_limit), elements=16 if target.emulated else 4, vector=4)
 
 
@@ -460,8 +442,6 @@ def map_shapes(target: Target) -> list[GroupShape]:
     others = [replace(first, group=group) for group in (64, 256) if group <= target.group_limit]
     others.append(replace(first, elements=16, group=min(64, target.group_limit)))
     others.append(replace(first, elements=4))
-    if target.scalar_invocations:
-        others = [replace(first, elements=target.vector_width), replace(first, elements=target.vector_width, group=256)]
     return list(dict.fromkeys([first, *others]))
 
 
@@ -493,9 +473,7 @@ def rows_shape(program: Program, target: Target, group: Group) -> GroupShape:
     """The likely best group shape for a reduction of rows: lanes for each row, and rows for each group."""
     length, jobs = part_size(group.length, group.parts), group.rows * group.parts
     if not _is_inner(program, group.reductions[0]):
-        return _stretches(target, group.rows)
-    if target.scalar_invocations:
-        return GroupShape(group=1 if length >= 256 else 64, lanes=1, vector=target.vector_width)
+        return _STRETCHES
     if length < 32:
         return GroupShape(group=64, lanes=1, vector=4)
     lanes = _lanes_for(target, jobs, length)
@@ -523,22 +501,9 @@ def _lanes_for(target: Target, rows: int, length: int) -> int:
     return min(lanes, most)
 
 
-def _stretches(target: Target, rows: int) -> GroupShape:
-    """Rows are neighbours: each invocation has a stretch of them, in as many vectors as divide them evenly."""
-    if not target.scalar_invocations:
-        return GroupShape(group=64, lanes=1, elements=4, vector=4)
-    vector = target.vector_width
-    elements = next((vector * times for times in (8, 4, 2, 1) if rows % (vector * times) == 0), 1)
-    return GroupShape(group=1 if elements > 1 else 64, lanes=1, elements=elements, vector=vector)
-
-
 def last_shape(target: Target, group: Group) -> GroupShape:
     """The group shape of the kernel that combines the parts of rows."""
-    if group.rows > 64:
-        return _stretches(target, group.rows)
-    if target.scalar_invocations:
-        return GroupShape(group=1, lanes=1, vector=target.vector_width)
-    if group.parts < 64:
-        return GroupShape(group=64, lanes=1, elements=4, vector=4)
+    if group.rows > 64 or group.parts < 64:
+        return _STRETCHES
     lanes = _lanes_for(target, group.rows, group.parts)
     return GroupShape(group=lanes, lanes=lanes, vector=4)

@@ -37,14 +37,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     groups_per_dimension: int | None = 65535
     #: The most rounds of all loops of one invocation together. Some software adapters stop there, silently.
     loop_limit: int = 32768
-    #: Whether one invocation is a thread of a processor, best given long vectors, or a lane of a wide machine,
-    #: best given neighbours to work with. Only the starting point of tuning.
-    scalar_invocations: bool = False
     #: Whether invocations are lanes of a processor's registers, as on a software adapter: starting one takes about as
     #: long as the arithmetic of a vector, and built-in functions are made of the same instructions as ours.
     emulated: bool = False
-    #: Numbers that one invocation handles at once where it works alone.
-    vector_width: int = 4
     #: Neighbouring invocations that are one subgroup in every kernel; 0 when that is not known.
     subgroup_size: int = 0
     #: Functions, as "exp_f32", for which the dialect's own is called instead of ours: on this very device it was

@@ -22,11 +22,12 @@ import pickle
 import signal
 import struct
 import sys
-import threading
+from io import FileIO
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
+from anygpu.base.forks import fork_allowed, lock, no_fork
 from anygpu.base.this_process import interpreter
 from anygpu.base.version import __version__
 from anygpu.engines.cpu import compile_child
@@ -112,9 +113,9 @@ class CompileChild:
 
     def __init__(self) -> None:
         """The child is started when it is first asked."""
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._stderr: IO[bytes] | None = None
+        self._stderr: FileIO | None = None
 
     @property
     def pid(self) -> int | None:
@@ -123,15 +124,16 @@ class CompileChild:
         return process.pid if process is not None and process.poll() is None else None
 
     def start(self) -> None:
-        with self._lock:
+        with no_fork(), self._lock:
             self._started()
 
     def ask(self, request: bytes) -> bytes:
         """Its reply. A child that dies over it is replaced, until it is clear that the request is what kills them."""
         crashes = kills = 0
-        with self._lock:
+        with fork_allowed(), self._lock:
             while True:
-                process = self._started()
+                with no_fork():
+                    process = self._started()
                 try:
                     reply = _exchange(process, request)
                 except OSError:
@@ -155,6 +157,7 @@ class CompileChild:
     def _started(self) -> subprocess.Popen[bytes]:
         """The child, started if it is not running; call it with the lock held.
 
+        Call it in `no_fork`: a process that is forked while pipes are being made would keep the ends that close here.
         It runs without the user's site packages and at a lower priority. Raises `_NoChild` where it cannot be started.
         """
         if self._process is not None and self._process.poll() is None:
@@ -167,10 +170,12 @@ class CompileChild:
         import subprocess
         import tempfile
 
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
+        # Without buffers: a forked process could not close them while a thread of this one reads.
+        self._stderr = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with the child
         try:
             self._process = subprocess.Popen(
                 [interpreter(), "-I", "-S", compile_child.__file__, *folders],
+                bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
@@ -200,7 +205,10 @@ class CompileChild:
 
     def forget(self) -> None:
         """In a process that was forked: the child is the parent's."""
-        process, self._process, self._lock = self._process, None, threading.Lock()
+        process, stderr = self._process, self._stderr
+        self._process = self._stderr = None
+        if stderr is not None:
+            stderr.close()
         if process is not None:
             _close_streams(process)
             # Not ours to wait for.
@@ -227,14 +235,22 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes | None:
     """Send a request and read its reply; `None` where the child has ended. Both are preceded by their lengths."""
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(struct.pack("<Q", len(request)) + request)
-    process.stdin.flush()
-    length = process.stdout.read(8)
-    if len(length) < 8:
-        return None
-    (count,) = struct.unpack("<Q", length)
-    reply = process.stdout.read(count)
-    return reply if len(reply) == count else None
+    unsent = memoryview(struct.pack("<Q", len(request)) + request)
+    while unsent:
+        unsent = unsent[process.stdin.write(unsent) :]
+    length = _read(process.stdout, 8)
+    return None if length is None else _read(process.stdout, struct.unpack("<Q", length)[0])
+
+
+def _read(stream: IO[bytes], count: int) -> bytes | None:
+    """So many bytes of a stream without a buffer; `None` where it ends before."""
+    parts = []
+    while count:
+        parts.append(stream.read(count))
+        if not parts[-1]:
+            return None
+        count -= len(parts[-1])
+    return b"".join(parts)
 
 
 def _close_streams(process: subprocess.Popen[bytes]) -> None:

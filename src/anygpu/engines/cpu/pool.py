@@ -12,12 +12,12 @@ import os
 import platform
 import signal
 import sys
-import threading
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from anygpu.base.forks import lock
 from anygpu.base.this_process import usable_processors
 from anygpu.engines.cpu.loader import HostProcessor, load
 from anygpu.errors import InvalidOption
@@ -174,7 +174,7 @@ class NestPool:
         memory = ctypes.create_string_buffer(ctypes.sizeof(_PoolState) + 64)
         keep_forever(memory)
         self._state = _PoolState.from_address(-(-ctypes.addressof(memory) // 64) * 64)
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._started = 0
         text = native_text("pool.ll", processor) if HAS_NATIVE_THREADS else _ALONE
         code = load(text, processor, {"pool": ctypes.addressof(self._state)}, ["pool_run", "pool_worker"])
@@ -221,10 +221,10 @@ class NestPool:
 
     def forget_threads(self) -> None:
         """In a process that was forked: there are none."""
-        self._lock = threading.Lock()
         self._started = 0
         state = self._state
-        state.ready = state.workers = state.busy = state.sleepers = state.waiting = 0
+        # Parts of a run that nothing has taken yet are of a thread that is not here either.
+        state.ticket = state.ready = state.workers = state.busy = state.sleepers = state.waiting = 0
 
 
 def _blas_threads() -> Any | None:
@@ -323,8 +323,12 @@ class RecycledMemory:
         return int(self._trim())
 
     def forget_threads(self) -> None:
-        """In a process that was forked: nobody is at the list."""
-        self._state.busy = 0
+        """In a process that was forked: begin with an empty list if a thread was changing it."""
+        state = self._state
+        if state.busy:
+            ctypes.memset(ctypes.addressof(state.list), 0, ctypes.sizeof(state.list))
+            state.blocks = state.bytes = 0
+        state.busy = 0
 
 
 def _memory_total() -> int:

@@ -14,7 +14,6 @@ import itertools
 import os
 import re
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from math import prod
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from anygpu.base.forks import lock
 from anygpu.base.typing import HostArray
 from anygpu.engines.cpu.loader import Code, HostProcessor, c_library, host_processor, load
 from anygpu.engines.cpu.pool import HAS_NATIVE_THREADS, LARGE_BYTES, NestPool, RecycledMemory, file_text, module_head
@@ -67,7 +67,7 @@ class HostSteps:
     """Runs them, on so many threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._threads: ThreadPoolExecutor | None = None
 
     def run(
@@ -124,7 +124,7 @@ class HostSteps:
 
     def forget_threads(self) -> None:
         """In a process that was forked: there are none."""
-        self._lock, self._threads = threading.Lock(), None
+        self._threads = None
 
 
 def _wait(others: Sequence[Future[None]]) -> None:
@@ -359,7 +359,7 @@ class NativeRuntime:
         #: The function by which programs are called; `None` where arrays are not what it takes them for.
         self.call = load_call(processor, self.symbols) if array_symbols() is not None else None
         self.host_steps = HostSteps()
-        self._lock = threading.Lock()
+        self._lock = lock()
         self.start()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget_threads)
@@ -402,25 +402,14 @@ class NativeRuntime:
 
     def _forget_threads(self) -> None:
         """In a forked child: the parent's threads are not here."""
-        self._lock = threading.Lock()
         self.pool.forget_threads()
         self.host_steps.forget_threads()
         if self.memory is not None:
             self.memory.forget_threads()
 
 
-_lock = threading.Lock()
+_lock = lock()
 _made: NativeRuntime | None = None
-
-
-def _new_lock() -> None:
-    """In a process that was forked: whoever held it is not there."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_lock)
 
 
 def native_runtime() -> NativeRuntime:

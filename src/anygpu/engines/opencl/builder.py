@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyopencl as cl
 
 from anygpu.base.lru import LRUCache
-from anygpu.engines.codegen.custom.opencl_reflection import FAMILIES
-from anygpu.engines.codegen.custom.reflected import of_clang
-from anygpu.engines.codegen.kernel import Kernel, Own
+from anygpu.engines.codegen.custom.reflected import Reflected
+from anygpu.engines.codegen.kernel import Kernel
 from anygpu.engines.driver import AssumedPace, Counters, GridCut, cuts
 from anygpu.engines.opencl import device
+from anygpu.engines.opencl.reflection import ARGUMENT_INFO, places_of, reflected_opencl
 from anygpu.errors import InvalidKernel, InvalidProgram
+from anygpu.program.functions import BINARY, FUNCTIONS, TESTS, UNARY
 
 # -- declarations of just the built-in functions that a kernel uses, for a compiler that reads them all each time
 # PoCL spends nine tenths of the first stage of compilation on Clang's header, 18,000 lines of built-in functions. A
@@ -40,7 +41,43 @@ _EFFECT = "__attribute__((overloadable))"
 # Control flow around a barrier must stay as it is written.
 _CONVERGENT = "__attribute__((overloadable, convergent))"
 
-_FAMILY_OF = {name: family for family, names in FAMILIES.items() for name in names.split()}
+
+def _of_table(functions: Iterable[str]) -> str:
+    """The built-in functions of OpenCL C that elementwise functions are."""
+    return " ".join(FUNCTIONS[fn].opencl for fn in functions if FUNCTIONS[fn].opencl)
+
+
+#: Built-in functions by what they take, which is how they are declared; "float, 2" takes two numbers of a float type.
+_FAMILIES = {
+    "work item": (
+        "get_global_id get_global_offset get_global_size get_group_id get_local_id get_local_size get_num_groups"
+    ),
+    "barrier": "barrier",
+    "fence": "mem_fence read_mem_fence write_mem_fence",
+    "float, 1": (
+        "acospi asinpi atanpi cospi erfc exp10 logb round rsqrt sinpi tanpi tgamma lgamma "
+        + _of_table(fn for fn in UNARY if fn not in TESTS)
+    ),
+    "float, 2": f"atan2pi fdim powr remainder {_of_table(BINARY)}",
+    "float, 2 or scalar": "fmax fmin",
+    "float, 3": "fma mad",
+    "float test": f"isnormal {_of_table(TESTS)}",
+    "integer, 1": "clz popcount",
+    "integer, 2": "add_sat hadd mul_hi rhadd rotate sub_sat",
+    "integer, 3": "mad_hi mad_sat",
+    "any, 2 or scalar": "max min",
+    "any, 3 or scalar": "clamp",
+    "absolute": "abs",
+    "scaled": "ldexp",
+    "integer power": "pown",
+    "exponent": "ilogb",
+    "taken apart": "frexp",
+    "of lanes": "all any",
+    "select": "select",
+}
+
+
+_FAMILY_OF = {name: family for family, names in _FAMILIES.items() for name in names.split()}
 _ATOMIC = re.compile(r"(atomic|atom)_(add|sub|xchg|min|max|and|or|xor|inc|dec|cmpxchg)")
 _CONVERSION = re.compile(r"convert_(u?(?:char|short|int|long)|float|double|half)(2|3|4|8|16)?(?:_sat)?(?:_rt[ezpn])?")
 _VECTOR_ACCESS = re.compile(r"v(load|store)(2|3|4|8|16)")
@@ -206,15 +243,22 @@ _TRIES = 3
 class KernelFunction:
     """A compiled function, with the arguments that it was last given: only what changes is set again."""
 
-    __slots__ = ("__weakref__", "bound", "kernel", "numbers", "program")
+    __slots__ = ("__weakref__", "bound", "buffer_places", "kernel", "number_places", "numbers", "program")
 
-    def __init__(self, program: Any, kernel: Any, buffers: int, numbers: int) -> None:
-        """A compiled function, and the arguments that it is bound to at the moment."""
+    def __init__(
+        self, program: Any, kernel: Any, buffer_places: Sequence[int], number_places: Sequence[tuple[int, int]]
+    ) -> None:
+        """A compiled function, and the arguments that it is bound to at the moment.
+
+        Where its buffers are among its arguments, and its numbers, these with their sizes in bytes.
+        """
         self.program = program
         self.kernel = kernel
         #: The number of the part (see `Part`) at each buffer, 0 for none, and the values of the numbers.
-        self.bound = [0] * buffers
-        self.numbers: list[int | None] = [None] * numbers
+        self.bound = [0] * len(buffer_places)
+        self.numbers: list[int | None] = [None] * len(number_places)
+        self.buffer_places = buffer_places
+        self.number_places = number_places
 
 
 class OpenCLKernel:
@@ -303,7 +347,8 @@ class Builder:
         """Raises `InvalidProgram` with the compiler's words."""
         if kernel.group_size > self._group_limit:
             raise self._too_large(kernel, self._group_limit)
-        key = (kernel.source, kernel.name, kernel.group_size, len(kernel.bindings), len(kernel.numbers))
+        declared = (kernel.own.parameters, kernel.own.scalars) if kernel.own is not None else None
+        key = (kernel.source, kernel.name, kernel.group_size, len(kernel.bindings), len(kernel.numbers), declared)
         return OpenCLKernel(kernel, self._functions.get(key, lambda: self._function(kernel)))
 
     def _function(self, kernel: Kernel) -> KernelFunction:
@@ -311,10 +356,9 @@ class Builder:
 
         Raises `InvalidKernel` for users' kernels that are refused, and `InvalidProgram` for ours.
         """
-        if kernel.own is not None:
-            self._look_at(kernel.own)
+        options = [ARGUMENT_INFO] if kernel.own is not None else []
         try:
-            program = self._from_source(kernel)
+            program = self._from_source(kernel.source, options)
             compiled = cl.Kernel(program, kernel.name)
         except cl.Error as error:
             if device.is_refusal_of_a_kernel(error):
@@ -324,48 +368,38 @@ class Builder:
         if kernel.group_size > limit:
             raise self._too_large(kernel, int(limit))
         if kernel.own is not None:
-            self._look_at_memory(kernel.own, compiled)
-        arguments = len(kernel.bindings) + len(kernel.numbers)
+            self._look_at_memory(kernel.own.title, compiled)
+            return KernelFunction(program, compiled, *places_of(compiled, kernel.own))
+        buffers, numbers = len(kernel.bindings), len(kernel.numbers)
+        arguments = buffers + numbers
         if compiled.num_args != arguments:
             raise InvalidProgram(
                 f"The source of kernel {kernel.name} takes {compiled.num_args} arguments, and its record {arguments}. "
                 "It was not run. Please report this."
             )
-        return KernelFunction(program, compiled, len(kernel.bindings), len(kernel.numbers))
+        return KernelFunction(program, compiled, range(buffers), [(buffers + each, 4) for each in range(numbers)])
 
-    def _look_at(self, own: Own) -> None:
-        """Compile a user's text as it is, so that a complaint about it has its place in it."""
-        if self._own_declarations and self._compiles_without_header(own.source):
-            return
+    def reflected(self, source: str, entry: str | None, title: str) -> Reflected:
+        """What a user's kernel takes. Raises `InvalidKernel` where it does not compile."""
         try:
-            self._compiled(own.source, self._options)
+            program = self._from_source(source, [ARGUMENT_INFO])
         except cl.Error as error:
-            if not device.is_refusal_of_a_kernel(error):
-                raise
-            line, column, words = of_clang(str(error))
-            raise InvalidKernel(own.title, words, line=line, column=column) from error
+            if device.is_refusal_of_a_kernel(error):
+                raise complaint_of_clang(title, str(error)) from error
+            raise
+        return reflected_opencl(program, self._device, source, entry, title)
 
-    def _compiles_without_header(self, text: str) -> bool:
-        """Whether a text compiles with our own declarations in place of the compiler's long header."""
-        try:
-            self._compiled(with_declarations(text, floats=self._floats), [*self._options, WITHOUT_HEADER])
-        except cl.Error as error:
-            if not device.is_refusal_of_a_kernel(error):
-                raise
-            return False
-        return True
-
-    def _look_at_memory(self, own: Own, compiled: Any) -> None:
-        """By the compiler's own count, which knows more than the text."""
+    def _look_at_memory(self, title: str, compiled: Any) -> None:
+        """Raise `InvalidKernel` where the compiler counts more memory of a group than there is."""
         taken = int(compiled.get_work_group_info(cl.kernel_work_group_info.LOCAL_MEM_SIZE, self._device))
         limit = int(self._device.local_mem_size)
         if taken > limit:
             raise InvalidKernel(
-                own.title,
+                title,
                 f"its groups share {taken:,} bytes, and {limit:,} is what a group has on {self._name}.",
             )
 
-    def _from_source(self, kernel: Kernel) -> Any:
+    def _from_source(self, source: str, options: Sequence[str] = ()) -> Any:
         """The compiled program.
 
         Some compilers read a header of thousands of lines for every kernel; our declarations of what is used take a
@@ -374,15 +408,15 @@ class Builder:
         self._counters.compilations += 1
         if self._own_declarations:
             try:
-                text = with_declarations(kernel.source, floats=self._floats)
-                program = self._compiled(text, [*self._options, WITHOUT_HEADER])
+                text = with_declarations(source, floats=self._floats)
+                program = self._compiled(text, [*self._options, *options, WITHOUT_HEADER])
             except cl.Error as error:
                 if not device.is_refusal_of_a_kernel(error):
                     raise
             else:
                 self._spared += 1
                 return program
-        program = self._compiled(kernel.source, self._options)
+        program = self._compiled(source, [*self._options, *options])
         if self._own_declarations:
             self._missed += 1
             # Some other version of PoCL may not have that header: then there is nothing to spare.
@@ -400,8 +434,7 @@ class Builder:
     def _refusal(self, kernel: Kernel, error: cl.Error) -> InvalidProgram | InvalidKernel:
         """The error for a kernel that the compiler refuses, with its words."""
         if kernel.own is not None:
-            # The user's own text is good, so what is wrong is no matter of a place in it.
-            return InvalidKernel(kernel.own.title, f"{self._name} refuses it: {of_clang(str(error)).words}")
+            return complaint_of_clang(kernel.own.title, str(error))
         return InvalidProgram(
             f"The OpenCL compiler of {self._name} refuses kernel {kernel.name}. It was not run; if the kernel is not "
             f"your own, please report this.\n{error}\n{kernel.source}"
@@ -418,6 +451,32 @@ class Builder:
             f"Kernel {kernel.name} has groups of {kernel.group_size}, and {self._name} runs it in groups of at most "
             f"{limit}. Use smaller groups."
         )
+
+
+#: Clang: "file.cl:2:11: error: expected expression"; through PoCL: "error: file.cl:2:11: expected expression".
+_CLANG = re.compile(
+    r"^(?:(?P<path>[^\n:]*):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: |"
+    r"(?:fatal )?error: (?P<path2>[^\n:]*):(?P<line2>\d+):(?P<column2>\d+): )(?P<words>[^\n]*)$",
+    re.MULTILINE,
+)
+#: No message needs to be longer for a person.
+_MOST_WORDS = 4000
+
+
+def complaint_of_clang(title: str, words: str) -> InvalidKernel:
+    """The error with what Clang says of a user's text: the first place, and all messages, each with its own."""
+    found = list(_CLANG.finditer(words))
+    if not found:
+        return InvalidKernel(title, words.strip()[:_MOST_WORDS])
+    said: list[tuple[int, int, str]] = []
+    for each in found:
+        path = each["path"] or each["path2"]
+        line, column = int(each["line"] or each["line2"]), int(each["column"] or each["column2"])
+        said.append((line, column, each["words"].replace(path, "the kernel") if path else each["words"]))
+    line, column, text = said[0]
+    if len(said) > 1:
+        text = "\n".join(f"{line}:{column}: {each}" for line, column, each in said)
+    return InvalidKernel(title, text[:_MOST_WORDS], line=line, column=column)
 
 
 def floating_types(device: Any) -> tuple[str, ...]:

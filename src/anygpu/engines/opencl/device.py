@@ -344,8 +344,6 @@ def target_of(device: Any, described: Device) -> Target:
         binding_bytes=int(device.max_mem_alloc_size),
         groups_per_dimension=None,
         loop_limit=_NO_LOOP_LIMIT,
-        scalar_invocations=bool(device.type & cl.device_type.CPU),
-        vector_width=max(int(device.native_vector_width_float), 1),
     )
 
 

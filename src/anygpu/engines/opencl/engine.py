@@ -17,6 +17,7 @@ import numpy as np
 import pyopencl as cl
 
 from anygpu.base.typing import HostArray
+from anygpu.engines.codegen.custom.reflected import Reflected
 from anygpu.engines.codegen.kernel import Kernel
 from anygpu.engines.codegen.target import Target
 from anygpu.engines.compiling_engine import CompilingEngine
@@ -115,6 +116,9 @@ class OpenCLDriver:
     @property
     def counters(self) -> Counters:
         return self._counters
+
+    def reflected(self, source: str, entry: str | None, title: str) -> Reflected:
+        return self._builder.reflected(source, entry, title)
 
     @property
     def views_are_free(self) -> bool:
@@ -427,7 +431,7 @@ def _bind(function: KernelFunction, bound: list[int], buffers: list[Any], number
     for index, part in enumerate(bound):
         if function.bound[index] != part:
             function.bound[index] = 0
-            function.kernel.set_arg(index, buffers[index])
+            function.kernel.set_arg(function.buffer_places[index], buffers[index])
             function.bound[index] = part
     for index, value in enumerate(numbers):
         if value is not None and function.numbers[index] != value:
@@ -438,7 +442,8 @@ def _set_number(function: Any, index: int, value: int) -> None:
     """Set one number of a function's arguments. If that fails, the argument counts as unknown."""
     function.numbers[index] = None
     # Not `set_arg`: it tries one type after the other, which costs 12 µs against 0.1.
-    function.kernel._set_arg_buf(len(function.bound) + index, value.to_bytes(4, "little"))
+    place, nbytes = function.number_places[index]
+    function.kernel._set_arg_buf(place, value.to_bytes(nbytes, "little"))
     function.numbers[index] = value
 
 
@@ -526,6 +531,11 @@ class OpenCLEngine(CompilingEngine):
     def open(self, device: Device, *, sharing: HostSharing | None = None) -> OpenCLDriver:
         """The device ready for kernels. How the host gets at its memory is found out, unless it is given."""
         return OpenCLDriver(open_device(self._found[device.id], device, sharing))
+
+    def reflected(self, source: str, entry: str | None, title: str, device: Device) -> Reflected:
+        driver: Any = self.session(device).driver
+        with self.session(device).lock:
+            return driver.reflected(source, entry, title)  # type: ignore[no-any-return]
 
     def memory(self, device: Device) -> Memory:
         """Total memory and what we use; OpenCL does not tell what is free."""

@@ -14,7 +14,6 @@ from typing import Any
 import wgpu
 
 from anygpu.base.lru import LRUCache
-from anygpu.engines.codegen.custom.reflected import of_naga
 from anygpu.engines.codegen.kernel import Kernel, Own
 from anygpu.engines.codegen.target import Target
 from anygpu.engines.driver import Extent
@@ -61,10 +60,13 @@ _FIRST_GROUP = "first_group"
 class BindingLayout:
     """The kinds of a kernel's parameters. Kernels of equal kinds share one, and with it their bind groups."""
 
-    __slots__ = ("buffers", "native", "number_bytes", "pipeline_layout")
+    __slots__ = ("buffers", "granule", "native", "number_bytes", "pipeline_layout")
 
-    def __init__(self, device: Any, kinds: tuple[str, ...], numbers: int) -> None:
-        """The layout of a kernel's bindings: buffers of these kinds, then its numbers with a dynamic offset."""
+    def __init__(self, device: Any, kinds: tuple[str, ...], numbers: int, granule: int) -> None:
+        """The layout of a kernel's bindings: buffers of these kinds, then its numbers with a dynamic offset.
+
+        Buffers are bound in multiples of `granule` bytes.
+        """
         entries: list[dict[str, Any]] = [
             {"binding": position, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}}
             for position, kind in enumerate(kinds)
@@ -73,6 +75,7 @@ class BindingLayout:
             block = {"type": "uniform", "has_dynamic_offset": True}
             entries.append({"binding": len(kinds), "visibility": wgpu.ShaderStage.COMPUTE, "buffer": block})
         self.buffers = len(kinds)
+        self.granule = granule
         self.number_bytes = -(-4 * numbers // 16) * 16
         self.native = device.create_bind_group_layout(entries=entries)
         self.pipeline_layout = device.create_pipeline_layout(bind_group_layouts=[self.native])
@@ -114,7 +117,7 @@ class Pipelines:
         self._device = device
         self._device_id = device_id
         self._target = target
-        self._layouts: dict[tuple[tuple[str, ...], int], BindingLayout] = {}
+        self._layouts: dict[tuple[tuple[str, ...], int, int], BindingLayout] = {}
         self._pipelines: LRUCache[Any] = LRUCache(KEPT_PIPELINES)
         self._enables_subgroups: bool | None = None
         self.compilations = 0
@@ -137,9 +140,10 @@ class Pipelines:
     def _layout(self, kernel: Kernel) -> BindingLayout:
         """The layout of a kernel's bindings, shared by all kernels of the same kind."""
         kinds = tuple("read-only-storage" if each.access == "read" else "storage" for each in kernel.bindings)
-        key = kinds, len(kernel.numbers)
+        # Ours read the last elements together; a user's kernel must not see what lies behind an array.
+        key = kinds, len(kernel.numbers), GRANULE if kernel.own is None else 4
         if key not in self._layouts:
-            self._layouts[key] = BindingLayout(self._device, kinds, len(kernel.numbers))
+            self._layouts[key] = BindingLayout(self._device, *key)
         return self._layouts[key]
 
     def _compile(self, kernel: Kernel, layout: BindingLayout) -> Any:
@@ -196,8 +200,7 @@ class Pipelines:
         except wgpu.GPUError as error:
             if classify(error, self._device_id) is not None:
                 raise
-            line, column, words = of_naga(str(error))
-            raise InvalidKernel(own.title, words, line=line, column=column) from error
+            raise complaint_of_naga(own.title, str(error)) from error
 
     def _refuse_what_never_fits(self, kernel: Kernel) -> None:
         """Raise `Unsupported` for more buffers, invocations or groups than the device has."""
@@ -214,6 +217,23 @@ class Pipelines:
                     self._device_id,
                     instead="Compile the program for this device's own limits, or use another device.",
                 )
+
+
+#: naga draws the place under its message: "┌─ wgsl:3:11".
+_NAGA_PLACE = re.compile(r"┌─ [^\n]*?:(\d+):(\d+)")
+_NAGA_HEAD = re.compile(r"^Shader (?:'[^\n]*?' )?(?:parsing|validation) error: ", re.MULTILINE)
+#: No message needs to be longer for a person.
+_MOST_WORDS = 4000
+
+
+def complaint_of_naga(title: str, words: str) -> InvalidKernel:
+    """The error with what naga says of a user's text, and the place in it where it names one."""
+    head = _NAGA_HEAD.search(words)
+    said = (words[head.end() :] if head is not None else words).rstrip()[:_MOST_WORDS]
+    place = _NAGA_PLACE.search(said)
+    if place is None:
+        return InvalidKernel(title, said)
+    return InvalidKernel(title, said, line=int(place[1]), column=int(place[2]))
 
 
 #: Bind groups that are kept. A program needs one for each kernel and each set of buffers that it meets.
@@ -302,21 +322,24 @@ class BindGroups:
         """A new bind group. Raises `ValueError` for another number of buffers than the kernel has."""
         if len(extents) != layout.buffers:
             raise ValueError(f"a kernel of {layout.buffers} buffers was given {len(extents)}.")
-        entries = [{"binding": position, "resource": self._resource(extent)} for position, extent in enumerate(extents)]
+        entries = [
+            {"binding": position, "resource": self._resource(extent, layout.granule)}
+            for position, extent in enumerate(extents)
+        ]
         if layout.number_bytes:
             numbers = {"buffer": self._numbers, "offset": 0, "size": layout.number_bytes}
             entries.append({"binding": layout.buffers, "resource": numbers})
         return self._device.create_bind_group(layout=layout.native, entries=entries)
 
-    def _resource(self, extent: Extent) -> dict[str, Any]:
+    def _resource(self, extent: Extent, granule: int) -> dict[str, Any]:
         """The part of a buffer to bind. Raises `TooBig` above the limit of a binding."""
         buffer = buffer_of(extent)
         if extent.offset % self._alignment:
             raise ValueError(f"byte {extent.offset} cannot be bound: {self._device_id} needs {self._alignment}'s.")
         if extent.nbytes > self._limit:
             raise TooBig(self._device_id, extent.nbytes, self._limit)
-        # Whole granules, so that a kernel may read the last elements together; an empty array needs some memory too.
-        size = min(round_up(max(extent.nbytes, 1), GRANULE), extent.block.nbytes - extent.offset, self._limit)
+        # An empty array needs some memory too.
+        size = min(round_up(max(extent.nbytes, 1), granule), extent.block.nbytes - extent.offset, self._limit)
         return {"buffer": buffer, "offset": extent.offset, "size": size}
 
 

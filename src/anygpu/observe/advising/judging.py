@@ -202,10 +202,7 @@ def _judge(watched: Any, *, measure: bool) -> FunctionAdvice:
     except Exception as error:  # noqa: BLE001 - the user's own error, or ours: either is a reason
         return told("not traceable", f"It cannot be traced: {type(error).__name__}: {_first_line(error)}")
     if plan.not_recorded is not None:
-        from anygpu.observe.advising.deferral import sentence_of
-
-        not_traced = f"It cannot be traced: {plan.not_recorded.rstrip('.')}."
-        return told("not traceable", f"{not_traced} {sentence_of(watched.function, sample.arguments, sample.keywords)}")
+        return told("not traceable", f"It cannot be traced: {plan.not_recorded.rstrip('.')}.")
     estimates = _estimates(plan)
     if measure:
         estimates, numpy_seconds = _measured(watched.function, sample, estimates)
@@ -266,7 +263,7 @@ def _estimates(plan: Plan) -> list[DeviceEstimate]:
     """The estimates of a plan for each device, with the time that placing a call takes."""
     found = []
     for each in plan.candidates:
-        if each.device == "numpy" or "+" in each.device:
+        if each.device == "numpy":
             continue
         moving = None if each.phases is None else each.phases.write + each.phases.read
         found.append(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
 import weakref
 from collections import deque
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
+from anygpu.base.forks import lock, rlock
 from anygpu.base.interrupts import TryAcquire
 from anygpu.base.units import readable_bytes, readable_seconds
 from anygpu.errors import InvalidOption
@@ -229,17 +229,13 @@ class History:
         self._storage: HistoryStorage | None = HistoryFile(path, clock=clock) if isinstance(path, Path) else path
         self._names = names
         self._clock = clock
+        self._lock = lock()
+        self._flushing = rlock()
         self._begin_anew()
         _all.add(self)
 
     def _begin_anew(self) -> None:
-        """Forget what was collected, and make new locks.
-
-        A forked child does this too: its parent writes those rows, and the locks may have been held by threads that the
-        child does not have.
-        """
-        self._lock = threading.Lock()
-        self._flushing = threading.RLock()
+        """Forget what was collected. A forked child does this too: its parent writes those rows."""
         #: Identifies this process in habits; a forked child gets another number.
         self._process = random.SystemRandom().randint(0, MOST_PROCESS)
         self._timings: dict[TimingKey, _Collected] = {}

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -25,8 +25,10 @@ from anygpu.array.core.array import Array
 from anygpu.array.core.device import to_numpy_dtype
 from anygpu.array.core.structure import flatten
 from anygpu.base.cache_folder import cache_folder
+from anygpu.base.forks import lock, rlock
 from anygpu.base.typing import HostArray
 from anygpu.engines.catalogue import catalogue, entry_of, every_engine
+from anygpu.engines.codegen.custom.reflected import Reflected
 from anygpu.engines.disk_cache import DiskCache, stamp_of
 from anygpu.engines.protocol import Lack
 from anygpu.errors import (
@@ -40,7 +42,6 @@ from anygpu.errors import (
     InvalidKernel,
     InvalidOption,
     KernelError,
-    KernelOutOfBounds,
     MissingExtra,
     WrongKernel,
 )
@@ -60,6 +61,9 @@ from anygpu.program.graph import Program, Recorder
 from anygpu.program.ops.custom import SPOKEN, Custom, Language, Parameter
 from anygpu.program.primitives import Spec, Unary
 from anygpu.workers.worker import Worker, open_worker
+
+if TYPE_CHECKING:
+    from anygpu.workers.process import ProcessWorker
 
 # -- children in which a user's kernel is compiled and run for the first time: whatever it does there harms no one else
 #
@@ -89,7 +93,7 @@ class _Slot:
 
     def __init__(self) -> None:
         """A place for the worker of one device, which is opened when it is needed."""
-        self.lock = threading.Lock()
+        self.lock = lock()
         self.worker: Worker | None = None
         #: Whether it has run no kernel yet, so that no other kernel can be to blame.
         self.fresh = True
@@ -104,13 +108,21 @@ class Sandboxes:
         """Children are opened when they are needed, and ended after `idle` seconds without work by the `clock`."""
         self._idle = idle
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._slots: dict[str, _Slot] = {}
         self._over = False
 
     def lacks(self, device: Device, program: Program, kernel: str, timeout: float) -> list[Lack]:
         """The nodes of the program that the device cannot run."""
         return self._do(device, kernel, timeout, "was looked at", lambda worker: worker.supports(program))
+
+    def reflected(self, device: Device, source: str, entry: str | None, kernel: str, timeout: float) -> Reflected:
+        """What the kernel takes. Raises `InvalidKernel` with what the compiler says."""
+
+        def read(worker: Worker) -> Reflected:
+            return cast("ProcessWorker", worker).reflected(source, entry, kernel)
+
+        return self._do(device, kernel, timeout, "was read", read)
 
     def compile(self, device: Device, program: Program, kernel: str, timeout: float) -> None:
         """Raises `InvalidKernel` with what the compiler says, and `DeviceHung` where it says nothing in time."""
@@ -249,7 +261,6 @@ class Sandboxes:
 
     def _forked(self) -> None:
         """In a process that was forked from ours: the children are not ours, and neither are the threads."""
-        self._lock = threading.Lock()
         self._slots = {}
 
 
@@ -391,6 +402,16 @@ def device_for(language: Language) -> tuple[Device | None, str]:
     return None, f"no device of this machine takes {SPOKEN[language]}. {why}"
 
 
+def reflected_by_compiler(device: Device, source: str, entry: str | None, title: str, timeout: float) -> Reflected:
+    """What a kernel takes, as the compiler of a device says, in a child; remembered on disk for its driver."""
+    kept, key = _kept(device), hashlib.sha256(repr((source, entry)).encode()).hexdigest()
+    found = kept.record("kernel-reflected", key, Reflected)
+    if found is None:
+        found = trials.reflected(device, source, entry, title, timeout)
+        kept.put_record("kernel-reflected", key, found)
+    return found
+
+
 class FirstUse:
     """The outcome of one kernel's first runs in child processes."""
 
@@ -399,7 +420,7 @@ class FirstUse:
         self._launcher = launcher
         self._trials = trials
         self._timeout = timeout
-        self._lock = threading.RLock()
+        self._lock = rlock()
         #: By device and kind of call.
         self._tried: dict[tuple[str, str], AnyGPUError | None] = {}
         self._passed: set[Any] = set()
@@ -443,15 +464,15 @@ class FirstUse:
     def _outcome(self, device: Device, given: Given, launch: LaunchCall) -> AnyGPUError | None:
         """Try a launch, unless the disk remembers that it has passed; the error that it ended with, or `None`.
 
-        An index out of bounds is raised where the arguments were the user's own values, for it is theirs, and passes
-        otherwise. Too little memory is raised unless another launch of the kernel has passed.
+        An index that the reference cannot use is raised where the arguments were the user's own values, for it is
+        theirs, and passes otherwise. Too little memory is raised unless another launch of the kernel has passed.
         """
         kept = _kept(device)
         if launch.lasting_key is not None and kept.record("kernel-checked", launch.lasting_key, bool):
             return None
         try:
             self._try(device, given, launch)
-        except KernelOutOfBounds:
+        except IndexError:
             # Random numbers may be no indices of anything; and those of this call say nothing about the next.
             if has_values(given):
                 raise

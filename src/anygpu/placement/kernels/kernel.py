@@ -1,7 +1,8 @@
 """`Kernel`: a user's own kernel, in WGSL or OpenCL C, that is called like a function of arrays.
 
-Its text is looked at and compiled when it is made. A call records one node of a program (`program.ops.custom`), so
-it is planned and replayed like everything else, and on devices without its language its reference is computed instead.
+Its text is read and compiled when it is made: WGSL from its declarations, OpenCL C by the compiler of a device. A call
+records one node of a program (`program.ops.custom`), so it is planned and replayed like everything else, and on devices
+without its language its reference is computed instead.
 Before it meets the user's own arrays on a device it has run once in a child, and was compared there.
 """
 
@@ -9,9 +10,9 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,12 +20,30 @@ import msgspec
 from anygpu.array.core.abstract_device import AbstractDevice
 from anygpu.array.core.array import Array, as_value
 from anygpu.array.core.recording import apply
+from anygpu.base.lazy import cached_property
 from anygpu.engines.catalogue import traits_of
-from anygpu.engines.codegen.custom.lowering import reflect
+from anygpu.engines.codegen.custom.reflected import (
+    ConstantNumber,
+    Reflected,
+    Unreadable,
+    language_of,
+    with_defines,
+    with_updates,
+)
+from anygpu.engines.codegen.custom.wgsl import reflected_wgsl
 from anygpu.errors import DeviceUnavailable, InvalidOption, Unsupported
 from anygpu.placement.executing import ask, is_executing
-from anygpu.placement.kernels.arguments import Given, Grid, Number, Results, call_like, call_text, given_to
-from anygpu.placement.kernels.first_use import FirstUse, device_for, engines_for, trials
+from anygpu.placement.kernels.arguments import (
+    Given,
+    Grid,
+    Number,
+    Results,
+    call_like,
+    call_text,
+    given_to,
+    numbers_for,
+)
+from anygpu.placement.kernels.first_use import FirstUse, device_for, engines_for, reflected_by_compiler, trials
 from anygpu.placement.kernels.launching import Launcher, Tolerance, result_of
 from anygpu.program.ops.custom import SPOKEN, Language, Parameter, Three
 from anygpu.receipts.receipt import warn_fallback
@@ -50,6 +69,8 @@ class _CallSignature:
         """The signature of a kernel's call: the arrays that it reads, then its numbers. The class itself has none."""
         if kernel is None:
             raise AttributeError("__signature__")
+        if not kernel._is_read and kernel.reference is not None:
+            return inspect.signature(kernel.reference)
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         names = [each.name for each in kernel._launcher.read] + [each.name for each in kernel.numbers]
         return inspect.Signature([inspect.Parameter(name, kind) for name in names])
@@ -58,7 +79,8 @@ class _CallSignature:
 class Kernel:
     """A kernel that you wrote, as a function.
 
-    `source` is WGSL or OpenCL C; what it takes, in which types, and the size of its groups are read from it.
+    `source` is WGSL or OpenCL C; what it takes, in which types, and the size of its groups are read from it. OpenCL C
+    is read by the compiler of a device: where there is none, nothing is known of the kernel but its reference.
     `reference` is a NumPy function that means the same: it is called with the arrays that the kernel reads, in their
     order, and by name with those of its numbers that it takes. It returns the result, or a tuple of several, and leaves
     its arguments alone. With it the kernel is checked at its first use, and runs on every other device. What it reads
@@ -67,7 +89,7 @@ class Kernel:
     :param name: what messages and receipts call it; the name of the function in the source otherwise.
     :param language: "wgsl" or "opencl", where the source leaves doubt.
     :param entry: the function in the source, where there are several.
-    :param constants: values of `override` constants in WGSL, or of names that OpenCL C leaves undefined.
+    :param constants: values of `override` constants in WGSL, or of `#define`s in OpenCL C.
     :param updates: names of buffers that the kernel changes: a copy of the argument is changed and returned.
     :param results: the shapes of results, where no reference tells: the name of a parameter that they are like, or a
         function that is called as the kernel is, with shapes in place of arrays. Otherwise they are like the
@@ -75,13 +97,14 @@ class Kernel:
     :param grid: invocations in x, y and z, or a function as above. Otherwise one for each element of the first result.
     :param tolerance: how far results may be from the reference, as a share of the value; or two numbers, a share and
         what is added to it.
-    :param unchecked: indices are not compared with lengths while the kernel runs. An index out of bounds then reads or
-        writes whatever is there.
     :param timeout: seconds that compiling, and the first run, may take.
 
     The first call with arrays of some shapes runs it in a child process, with the arguments of that call. Where these
     have no values, because a function is being recorded, or where more than 64 MiB of them would have to be downloaded,
     it runs with random numbers from a fixed seed, of the same shapes, and of the same range where that is known.
+
+    WGSL keeps each index inside its buffer. OpenCL C does not: an access out of bounds there is undefined behaviour,
+    which the first run shows only if it crashes or changes the result.
     """
 
     def __init__(
@@ -97,7 +120,6 @@ class Kernel:
         results: Results | None = None,
         grid: Grid | None = None,
         tolerance: Tolerance | None = None,
-        unchecked: bool = False,
         timeout: float = 10.0,
     ) -> None:
         """Read the source and prepare its launches; see the class for the options.
@@ -118,12 +140,18 @@ class Kernel:
             "results": results,
             "grid": grid,
             "tolerance": tolerance,
-            "unchecked": unchecked,
             "timeout": timeout,
         }
-        self._reflected = reflect(
-            source, title=name or "", language=language, entry=entry, constants=constants, updates=tuple(updates)
-        )
+        title = name or entry or ""
+        language = language_of(source, title, language)
+        #: The device that would run it, or why there is none.
+        self._device, self._refusal = device_for(language)
+        self._told = False
+        #: Without a device for OpenCL C nothing is known of the kernel but its reference.
+        self._is_read = language == "wgsl" or self._device is not None
+        self._reflected = self._read(language, title, entry, constants or {}, float(timeout))
+        if self._is_read:
+            self._reflected = with_updates(self._reflected, title or self._reflected.entry, tuple(updates))
         self._launcher = Launcher(
             name or self._reflected.entry,
             self._reflected,
@@ -131,18 +159,37 @@ class Kernel:
             results=results,
             grid=grid,
             tolerance=_checked_tolerance(tolerance),
-            unchecked=unchecked,
         )
         self._first_use = FirstUse(self._launcher, trials, float(timeout))
         self.__name__ = self.__qualname__ = self.name
         self.__doc__ = getattr(reference, "__doc__", None) or Kernel.__doc__
-        #: The device that would run it, or why there is none.
-        self._device, self._refusal = device_for(self.language)
-        self._told = False
         if self._device is not None:
             refusal = self._first_use.compile(self._device)
             if refusal is not None:
                 self._device, self._refusal = None, refusal
+
+    def _read(
+        self,
+        language: Language,
+        title: str,
+        entry: str | None,
+        constants: Mapping[str, ConstantNumber],
+        timeout: float,
+    ) -> Reflected:
+        """What the text declares."""
+        try:
+            if language == "wgsl":
+                return reflected_wgsl(self.source, entry, constants)
+            source = with_defines(self.source, constants)
+        except Unreadable as problem:
+            raise problem.for_kernel(title, self.source) from None
+        if self._device is not None:
+            return reflected_by_compiler(self._device, source, entry, title, timeout)
+        found = re.search(r"kernel\b[^;{]*?\bvoid\s+(\w+)\s*\(", source)
+        entry = entry or (found[1] if found is not None else "kernel")
+        return Reflected(
+            language=language, entry=entry, source=source, parameters=(), scalars=(), group=None, lengths={}
+        )
 
     # -- facts
 
@@ -187,6 +234,8 @@ class Kernel:
 
     def __repr__(self) -> str:
         """The call, the arrays that it makes, and the language."""
+        if not self._is_read:
+            return f"<Kernel {self.name}, in {SPOKEN[self.language]}, which no device of this machine can read>"
         made = ", ".join(f"{each.name}: array of {each.dtype}" for each in self._launcher.written)
         return (
             f"<Kernel {call_text(self.name, self._launcher.read, self.numbers)} -> {made}, in {SPOKEN[self.language]}>"
@@ -203,6 +252,8 @@ class Kernel:
         With anygpu's own arrays, or while a function is recorded, a lazy array. With NumPy's, a NumPy array: the call
         is placed as that of an offloaded function is.
         """
+        if not self._is_read:
+            return self._of_reference(arguments, numbers)
         given = self._bound(arguments, numbers)
         if given.has_ours:
             return self._recorded(given)
@@ -223,6 +274,8 @@ class Kernel:
         `InvalidKernel` when it does not compile or ends its process, and `DeviceUnavailable` when no device of this
         machine speaks its language.
         """
+        if not self._is_read:
+            raise self._unavailable()
         given = self._bound(arguments, numbers)
         device = self._device_of(given) or self._device
         if device is None:
@@ -231,6 +284,25 @@ class Kernel:
         self._first_use.check(device, given)
         seconds = time.perf_counter() - begin
         return Checked(device=device.id, seconds=seconds, compared=self.reference is not None)
+
+    def _of_reference(self, arguments: Sequence[Any], numbers: Mapping[str, Any]) -> Any:
+        """The call where no device can read the text: what it takes is told by the reference alone."""
+        if self.reference is None:
+            raise self._unavailable()
+        numbers = numbers_for(self.reference, numbers)
+        try:
+            inspect.signature(self.reference).bind(*arguments, **numbers)
+        except ValueError:  # a function in C that does not tell
+            pass
+        except TypeError as error:
+            raise InvalidOption(
+                f"{error} of the reference of the kernel {self.name}, which stands for it, because {self._refusal} "
+                "Give numbers by name."
+            ) from None
+        if is_executing() or any(isinstance(each, Array) for each in arguments):
+            return self.reference(*arguments, **numbers)
+        self._tell_why_not()
+        return self._placed(*arguments, **numbers)
 
     def _bound(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Given:
         return given_to(self.name, self._launcher.read, self.numbers, arguments, keywords)
@@ -261,6 +333,8 @@ class Kernel:
         from anygpu.placement.offload import offloaded
 
         def body(*arrays: Any, **numbers: Any) -> Any:
+            if not self._is_read and self.reference is not None:
+                return self.reference(*arrays, **numbers)
             given = self._bound(arrays, numbers)
             if given.has_ours:
                 return self._recorded(given)

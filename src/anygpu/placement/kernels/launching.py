@@ -20,7 +20,7 @@ from anygpu.array.trace.tracing import record
 from anygpu.base.interrupts import float_errors_ignored, is_of_a_handler
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
-from anygpu.engines.codegen.custom.lowering import Length, Reflected
+from anygpu.engines.codegen.custom.reflected import Length, Reflected
 from anygpu.errors import InvalidOption
 from anygpu.placement.kernels.arguments import (
     Given,
@@ -170,12 +170,11 @@ class Launcher:
         results: Results | None = None,
         grid: Grid | None = None,
         tolerance: Tolerance | None = None,
-        unchecked: bool = False,
     ) -> None:
         """How a kernel is launched: `read` and `written` are its parameters by role, `numbers` its scalars.
 
-        `results` and `grid` give shapes and invocations where the source does not tell; `unchecked` leaves out the
-        checks of indices. Launches are kept for the last arguments' shapes.
+        `results` and `grid` give shapes and invocations where the source does not tell. Launches are kept for the last
+        arguments' shapes.
         """
         self.name = name
         self.reflected = reflected
@@ -186,7 +185,6 @@ class Launcher:
         self.numbers = tuple(Number(each.name, each.dtype) for each in reflected.scalars)
         self._results = results
         self._grid = grid
-        self._unchecked = unchecked
         self._launches: LRUCache[LaunchCall] = LRUCache(_MOST_LAUNCHES)
 
     def launch_of(self, given: Given) -> LaunchCall:
@@ -240,8 +238,8 @@ class Launcher:
             group=group,
             groups=groups_for(grid, group),
             shapes=shapes,
-            checked=not self._unchecked,
             reference=to_bytes(reference, lines=False) if reference is not None else b"",
+            group_memory=self.reflected.group_memory,
         )
 
     def _recorded(self, inputs: tuple[Spec, ...], numbers: Mapping[str, int | float]) -> Program | None:

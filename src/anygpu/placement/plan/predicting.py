@@ -271,15 +271,6 @@ def seconds_of(kernel: Kernel, calibration: Calibration) -> float:
     return max(seconds, calibration.kernel)
 
 
-def seconds_inside(kernel: Kernel, calibration: Calibration) -> float:
-    """The time of a kernel's operation as a part of another kernel, if it can be fused."""
-    if kernel.kind == "transcendental":
-        return _fused(int(kernel.amount), 0, kernel.elements, kernel.wide, calibration)
-    if kernel.kind == "elementwise":
-        return _fused(0, kernel.elements, kernel.elements, kernel.wide, calibration)
-    return seconds_of(kernel, calibration)
-
-
 def _fused(functions: int, others: int, elements: int, wide: bool, calibration: Calibration) -> float:
     """Operations on so many elements that are on their way through a kernel."""
     memory = calibration.rates["elementwise"]

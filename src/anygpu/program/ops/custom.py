@@ -91,10 +91,10 @@ class Custom(Primitive, frozen=True):
     shapes: Annotated[tuple[Shape, ...], msgspec.Meta(max_length=MAX_PARAMETERS)]
     #: Which of the results this node is.
     result: int = 0
-    #: Whether indices of buffers are checked while it runs.
-    checked: bool = True
     #: The byte form of a program that has the same inputs and results; empty when there is none.
     reference: bytes = b""
+    #: Bytes that the invocations of a group share, as they were read from the text.
+    group_memory: int = 0
 
     family = "elementwise"
     has_own_kernels = True

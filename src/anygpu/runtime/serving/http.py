@@ -25,6 +25,7 @@ from types import FrameType
 from typing import Any, Literal
 
 import uvicorn
+from httptools import HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from anygpu.receipts.receipt import attribute_to_line
@@ -36,6 +37,7 @@ from anygpu.runtime.serving.limits import MAX_HEAD, Limits
 #: processor, first reads what was sent to it meanwhile.
 _LAST_TURNS, _FIRST_REQUEST_TURNS = 3, 50
 
+_LONG_HEAD = 431, f"a request line and its headers have at most {MAX_HEAD:,} bytes."
 #: Linux' numbers: SO_ATTACH_FILTER, and the instruction BPF_RET | BPF_K.
 _ATTACH_FILTER, _RETURN = 26, 0x06
 
@@ -99,6 +101,9 @@ class LimitedProtocol(HttpToolsProtocol):
     _unparsed = 0
     _has_parsed = False
     _has_message = True
+    #: A head whose offer to upgrade was left out, to be parsed again; and where the bytes after it begin.
+    _head: bytes | None = None
+    _parsed = 0
     _waits: _Waits | None = None
     _deadline: TimerHandle | None = None
     _answer_deadline: TimerHandle | None = None
@@ -121,9 +126,14 @@ class LimitedProtocol(HttpToolsProtocol):
         """Passes bytes to the parser, and refuses a head that grows beyond `MAX_HEAD` without an end."""
         self._has_parsed = False
         super().data_received(data)
+        while self._head is not None:
+            data, self._head = self._head + data[self._parsed :], None
+            self.parser = HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+            super().data_received(data)
         self._unparsed = 0 if self._has_parsed else self._unparsed + len(data)
         if self._unparsed > MAX_HEAD:
-            self._refuse_head()
+            self._refuse(*_LONG_HEAD)
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -147,21 +157,47 @@ class LimitedProtocol(HttpToolsProtocol):
     # -- the parser's
 
     def on_headers_complete(self) -> None:
-        """Refuses a head that is longer than `MAX_HEAD` in all, before the application is called."""
+        """Refuse a head that is longer than `MAX_HEAD` in all, and websockets, before the application is called.
+
+        Other upgrades, such as the one to HTTP/2 that some clients offer with each first request, are ignored, as RFC
+        9110 (7.8) allows. The parser takes nothing after such a head, so another one is given a head without the offer.
+        """
         self._has_parsed, self._has_message = True, False
         if len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers]) > MAX_HEAD:
-            raise _HeadTooLong
-        super().on_headers_complete()
+            raise _Refused(*_LONG_HEAD)
+        offered = [value for name, value in self.headers if name == b"upgrade"]
+        if not self.parser.should_upgrade():
+            super().on_headers_complete()
+        elif self.parser.get_method() == b"CONNECT":
+            raise _Refused(501, "this is no proxy: there is no CONNECT.")
+        elif b"websocket" in b",".join(offered).lower().replace(b" ", b"").split(b","):
+            # An error 400, as RFC 6455 (4.2.1) has it.
+            raise _Refused(400, "there are no websockets here. Send requests of HTTP, without Upgrade: websocket.")
+        else:
+            self._head = self._without_offer()
+
+    def _without_offer(self) -> bytes:
+        """The head of the request, without `Upgrade`."""
+        first = b" ".join((self.parser.get_method(), self.url, b"HTTP/" + self.parser.get_http_version().encode()))
+        kept = [b"%s: %s" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        return b"\r\n".join([first, *kept, b"", b""])
 
     def on_body(self, body: bytes) -> None:
         self._has_parsed = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._has_parsed = self._has_message = True
-        super().on_message_complete()
+        if self._head is None:
+            self._has_parsed = self._has_message = True
+            super().on_message_complete()
 
     # -- uvicorn's
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Note where the parser has stopped, after a head with an offer to upgrade."""
+        error = sys.exception()
+        assert error is not None
+        self._parsed = error.args[0]
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -172,8 +208,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answers a request that the parser refused, as JSON with our own sentence."""
         error = sys.exception()
-        if error is not None and isinstance(error.__context__, _HeadTooLong):
-            self._refuse_head()
+        cause = None if error is None else error.__context__
+        if isinstance(cause, _Refused):
+            self._refuse(*cause.args)
         else:
             self._refuse(400, "this is not a request of HTTP/1.1.")
 
@@ -214,9 +251,6 @@ class LimitedProtocol(HttpToolsProtocol):
             self._answer_deadline.cancel()
             self._answer_deadline = None
 
-    def _refuse_head(self) -> None:
-        self._refuse(431, f"a request line and its headers have at most {MAX_HEAD:,} bytes.")
-
     def _refuse(self, status: int, message: str) -> None:
         """Writes an error and closes the connection; nothing if it is closing already."""
         if not self.transport.is_closing():
@@ -224,8 +258,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-class _HeadTooLong(Exception):
-    """Raised inside of the parser, to end the parsing of a head that is too long."""
+class _Refused(Exception):
+    """Raised inside of the parser with a status and a sentence, to end the parsing of a request that is refused."""
 
     pass
 

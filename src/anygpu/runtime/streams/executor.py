@@ -300,7 +300,7 @@ class ChunkExecutor:
                     message = f"{name} cannot run the whole program."
                     raise Unsupported("the whole program", name, instead=lack, message=message)
             given = stream.given(chunks, start, stop) if attempt is None else attempt.given
-            with planner.using((name,), (devices.rate(name) or 0.0) * (stop - start)):
+            with planner.using(name, (devices.rate(name) or 0.0) * (stop - start)):
                 if attempt is None:
                     ran = self._on_device(name, piece, given)
                 else:
@@ -447,7 +447,7 @@ class ChunkExecutor:
         self.seconds_transferring += moving
         ran = ran._replace(results=[], host_operations=(), phases=phases)
         before = self._total
-        self._total = ran if before is None else merge_runs([before, ran], [], [before.phases, ran.phases])
+        self._total = ran if before is None else merge_runs([before, ran], [])
 
     @property
     def total(self) -> Ran:

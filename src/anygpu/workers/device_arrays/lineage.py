@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
@@ -18,6 +17,7 @@ from weakref import ref
 import msgspec
 import numpy as np
 
+from anygpu.base.forks import lock
 from anygpu.base.typing import HostArray
 from anygpu.base.units import bytes_from, readable_bytes
 from anygpu.engines.numpy import lowering
@@ -95,17 +95,13 @@ class HostCopyCache:
         Copies are held by the arrays that they belong to, and only counted here.
         """
         self._budget = budget
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._numbers = itertools.count(1)
         #: In order of creation.
         self._sizes: dict[int, int] = {}
         self._copies: dict[int, ref[HostCopy]] = {}
         self._returned: deque[int] = deque()
         self._bytes = 0
-
-    def forked(self) -> None:
-        """Called in a forked child: another thread may have held the lock."""
-        self._lock = threading.Lock()
 
     @property
     def budget(self) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, ref
@@ -17,6 +16,7 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 
 from anygpu.array.core.expression import users_line
+from anygpu.base.forks import lock, rlock
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.errors import (
@@ -97,16 +97,9 @@ class RecoverableDevice(DeviceHandle):
         #: The lineages of handles that callers use directly. `_lending` guards additions.
         self._lent: WeakKeyDictionary[Handle, Lineage] = WeakKeyDictionary()
         self._programs: dict[str, Program] = {}
-        self._locks()
-
-    def _locks(self) -> None:
         #: Held while arrays are restored or evicted.
-        self._moving = threading.RLock()
-        self._lending = threading.Lock()
-
-    def forked(self) -> None:
-        """Called in a forked child: other threads may have held the locks."""
-        self._locks()
+        self._moving = rlock()
+        self._lending = lock()
 
     # -- the device as arrays use it
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from anygpu.array.functions.types import set_devices
 from anygpu.base import events
+from anygpu.base.forks import lock, rlock
 from anygpu.engines import Isolation
 from anygpu.engines.catalogue import (
     EngineEntry,
@@ -87,7 +88,9 @@ class DeviceRegistry:
         Handles and workers are by device and isolation. Each device has a lock around its opening, beside the
         registry's own.
         """
-        self._locks()
+        self._lock = rlock()
+        self._probing = lock()
+        self._opening: dict[tuple[str, Isolation], threading.Lock] = defaultdict(lock)
         self._by_name: dict[tuple[str, Isolation | None], DeviceHandle] = {}
         self._handles: dict[tuple[str, Isolation], DeviceHandle] = {}
         self._workers: dict[tuple[str, Isolation], Worker] = {}
@@ -112,11 +115,6 @@ class DeviceRegistry:
         #: Those that know devices of other machines.
         self._fleets: list[DeviceRegistry] = []
         self._ended = False
-
-    def _locks(self) -> None:
-        self._lock = threading.RLock()
-        self._probing = threading.Lock()
-        self._opening: dict[tuple[str, Isolation], threading.Lock] = defaultdict(threading.Lock)
 
     def find(self, name: str | None = None, *, isolation: Isolation | None = None) -> DeviceHandle:
         """The handle for `on=name`; `None` is the default device. Of a comma-separated list, the first that exists.
@@ -552,16 +550,11 @@ class DeviceRegistry:
 
     def _forked(self) -> None:
         """Called in a forked child: workers notice by themselves that they belong to the parent."""
-        self._locks()
         self._adoptable.clear()
         self._timers.clear()
         self._replacing.clear()
         self.explorers.forked()
         self.spares.forked()
-        self._copies.forked()
-        for handle in self._handles.values():
-            if isinstance(handle, RecoverableDevice):
-                handle.forked()
 
     def _close_at_exit(self) -> None:
         """At exit no worker is opened again, even if a thread still uses arrays."""

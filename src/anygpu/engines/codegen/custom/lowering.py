@@ -1,44 +1,31 @@
-"""Nodes of a program that are a user's kernel, as launches: what they take, what is checked, and what is too much.
+"""Nodes of a program that are a user's kernel, as launches: what they take, and what is too much.
 
-The way of a node: `reflected_of` reads its source, `refusal` says why a target cannot run it, `checks_of` numbers the
-checks of its indices, and `launch_kernel` makes the kernel with the copies that it needs. A launch whose results are
-several nodes of a program runs once.
+`refusal` says why a target cannot run a node, and `launch_kernel` makes the kernel with the copies that it needs. A
+launch whose results are several nodes of a program runs once. WGSL is checked against its node here; OpenCL C by the
+engine, which asks its compiler.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import struct
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
 import msgspec
+import numpy as np
 
-from anygpu.engines.codegen.custom.opencl_guarding import prepared_opencl
-from anygpu.engines.codegen.custom.opencl_reflection import reflected_opencl
-from anygpu.engines.codegen.custom.reflected import (
-    ConstantNumber,
-    Length,
-    Prepared,
-    Reflected,
-    ScalarParameter,
-    number_words,
-)
-from anygpu.engines.codegen.custom.tokens import Unreadable, first_tokens
-from anygpu.engines.codegen.custom.wgsl_kernels import prepared_wgsl, reflected_wgsl
-from anygpu.engines.codegen.kernel import Binding, Check, Kernel, Own, Start
+from anygpu.engines.codegen.custom.reflected import Length, Reflected, Unreadable, with_updates
+from anygpu.engines.codegen.custom.wgsl import Prepared, prepared_wgsl, reflected_wgsl
+from anygpu.engines.codegen.kernel import Binding, Kernel, Own, Start
 from anygpu.engines.codegen.target import Target
 from anygpu.errors import InvalidKernel
 from anygpu.program.dtypes import ITEMSIZE
 from anygpu.program.graph import Node, Program
-from anygpu.program.ops.custom import MAX_PARAMETERS, MAX_SOURCE, Custom, Language, Three
+from anygpu.program.ops.custom import Custom, Scalar, Three
 from anygpu.program.primitives import Cast, Input, Reshape, Spec, product
-
-__all__ = ["ConstantNumber", "Length", "Reflected", "ScalarParameter", "language_of", "reflect"]
-
 
 #: Bytes that stand in for an empty array: no vector is wider.
 EMPTY_BYTES = 128
-#: Bytes of arrays of a group's invocations that are their own; OpenCL on processors keeps them on a thread's stack.
-PRIVATE_BYTES = 1 << 20
 _MOST_GROUPS = (1 << 32) - 1
 _MOST_ELEMENTS = (1 << 32) - 1
 
@@ -50,8 +37,6 @@ class KernelLaunch(msgspec.Struct):
     inputs: tuple[int, ...]
     #: For each result that the program uses the node that it is.
     nodes: dict[int, int]
-    #: The first of its words in the status.
-    first_word: int = 0
 
 
 def launches_in(program: Program) -> dict[int, KernelLaunch]:
@@ -111,38 +96,33 @@ def with_copies(program: Program, offsets: tuple[bool, ...]) -> tuple[Program, l
     return Program.trusted(tuple(nodes), outputs, specs, lines), origins
 
 
-# -- what the text says
+# -- what a device can run
 
 
+@lru_cache(maxsize=256)
 def reflected_of(op: Custom) -> Reflected:
-    """The reflection of the text, after a check that the node agrees with it."""
-    updates = tuple(each.name for each in op.parameters if each.role == "update")
-    found = _reflected(op.title, op.language, op.source, op.entry, updates)
+    """The reflection of a WGSL text, after a check that the node agrees with it."""
+    try:
+        found = reflected_wgsl(op.source, op.entry, {})
+    except Unreadable as problem:
+        raise problem.for_kernel(op.title, op.source) from None
+    updates = [each.name for each in op.parameters if each.role == "update"]
+    found = with_updates(found, op.title, updates)
     if found.parameters != op.parameters:
         raise InvalidKernel(op.title, "its buffers differ from those its source declares. It was not run.")
     if [(each.name, each.dtype) for each in found.scalars] != [(each.name, each.dtype) for each in op.scalars]:
         raise InvalidKernel(op.title, "its numbers differ from those its source declares. It was not run.")
-    if found.group is not None and found.group != op.group:
+    if found.group != op.group:
         raise InvalidKernel(op.title, f"its groups are {found.group} by its source, not {op.group}. It was not run.")
     return found
 
 
-@lru_cache(maxsize=256)
-def _reflected(title: str, language: str, source: str, entry: str, updates: tuple[str, ...]) -> Reflected:
-    return reflect(source, title=title, language=language, entry=entry, updates=updates)  # type: ignore[arg-type]
-
-
 def prepared_of(op: Custom, target: Target) -> Prepared:
-    """The user's kernel ready for a driver: parameters in our order, indices checked unless the user asked not to.
-
-    Raises `InvalidKernel` with the place in the source where it cannot be read.
-    """
+    """A WGSL kernel ready for a driver. Raises `InvalidKernel` with the place in the source where it cannot be read."""
     try:
-        if op.language == "wgsl":
-            return prepared_wgsl(op.source, op.entry, checked=op.checked, folded=is_folded(op, target))
-        return prepared_opencl(op.source, op.entry, checked=op.checked)
+        return prepared_wgsl(op.source, op.entry, folded=is_folded(op, target))
     except Unreadable as problem:
-        raise problem.for_kernel(op.title) from None
+        raise problem.for_kernel(op.title, op.source) from None
 
 
 def is_folded(op: Custom, target: Target) -> bool:
@@ -152,24 +132,17 @@ def is_folded(op: Custom, target: Target) -> bool:
 
 def refusal(op: Custom, inputs: tuple[Spec, ...], target: Target) -> str | None:
     """Why a device cannot run a kernel in its own language: which limit it passes, and by how much."""
-    found = reflected_of(op)
-    prepared = prepared_of(op, target)
     size = product(op.group)
     if size > target.group_limit or min(op.group) < 1:
         return f"its groups have {size:,} invocations, and {target.group_limit:,} is this device's limit"
-    if found.group_memory > target.group_memory:
+    group_memory = reflected_of(op).group_memory if op.language == "wgsl" else op.group_memory
+    if group_memory > target.group_memory:
         return (
-            f"its groups share {found.group_memory:,} bytes, and {target.group_memory:,} is this device's limit for "
-            "the memory of a group"
+            f"its groups share {group_memory:,} bytes, and {target.group_memory:,} is this device's limit for the "
+            "memory of a group"
         )
-    if prepared.private * size > PRIVATE_BYTES:
-        return (
-            f"the arrays of one group's invocations take {prepared.private * size:,} bytes, and {PRIVATE_BYTES:,} is "
-            "the most"
-        )
-    buffers = len(op.parameters) + bool(prepared.words)
-    if buffers > target.bindings:
-        return f"it takes {buffers} buffers, with one for errors, and {target.bindings} is this device's limit"
+    if len(op.parameters) > target.bindings:
+        return f"it takes {len(op.parameters)} buffers, and {target.bindings} is this device's limit"
     for name, spec in _specs(op, inputs):
         if spec.nbytes > target.binding_bytes:
             return (
@@ -194,18 +167,8 @@ def _specs(op: Custom, inputs: tuple[Spec, ...]) -> Iterator[tuple[str, Spec]]:
             yield parameter.name, Spec(shape, parameter.dtype)
 
 
-def checks_of(launch: KernelLaunch, program: Program, target: Target) -> list[Check]:
-    """One for each array whose indices are looked at; `number` counts from 0."""
-    prepared = prepared_of(launch.op, target)
-    lengths = _lengths(launch.op, prepared, tuple(program.specs[source] for source in launch.inputs))
-    return [
-        Check(number, "kernel", lengths[name] if length is None else length, launch.op.title, name)
-        for number, (name, length) in enumerate(prepared.words)
-    ]
-
-
-def _lengths(op: Custom, prepared: Prepared, inputs: tuple[Spec, ...]) -> dict[str, int]:
-    """The lengths of its buffers, in elements as the text counts them."""
+def _checked_lengths(op: Custom, inputs: tuple[Spec, ...]) -> dict[str, int]:
+    """The lengths of a WGSL kernel's buffers, in elements as the text counts them."""
     rules = reflected_of(op).lengths
     lengths: dict[str, int] = {}
     for name, spec in _specs(op, inputs):
@@ -218,9 +181,6 @@ def _lengths(op: Custom, prepared: Prepared, inputs: tuple[Spec, ...]) -> dict[s
                 f"{name} has vectors of {rule.multiple}, and {spec.size:,} elements are not a whole number of them.",
             )
         lengths[name] = spec.size // rule.multiple
-    for name, least in prepared.least:
-        if 0 < lengths[name] < least:
-            raise InvalidKernel(op.title, f"{name} has {lengths[name]} elements, and its vectors have {least}.")
     return lengths
 
 
@@ -234,7 +194,6 @@ def launch_kernel(
     *,
     slot_of: Mapping[int, int],
     new_slot: Callable[[int], int],
-    status: int | None,
 ) -> Kernel:
     """The user's kernel as a `Kernel` of the schedule: bindings, numbers, grid, and how written buffers begin.
     Raises `InvalidKernel` where the target cannot run it.
@@ -244,7 +203,6 @@ def launch_kernel(
     why = refusal(op, specs, target)
     if why is not None:
         raise InvalidKernel(op.title, f"{why}.")
-    found, prepared = reflected_of(op), prepared_of(op, target)
     given = {
         parameter.name: slot_of[stored_under(program, source)] if spec.size else new_slot(EMPTY_BYTES)
         for parameter, source, spec in zip(op.read, launch.inputs, specs, strict=True)
@@ -265,15 +223,15 @@ def launch_kernel(
         Binding(made[each.name], "read_write") if each.role != "input" else Binding(given[each.name], "read")
         for each in op.parameters
     ]
-    if prepared.words and status is not None:
-        bindings.append(Binding(status, "read_write"))
     grid, row = _grid(op, target)
-    scalars = {each.name: each for each in op.scalars}
-    values = number_words(prepared, _lengths(op, prepared, specs), scalars, launch.first_word, op.groups, row)
+    source, values = op.source, tuple(int.from_bytes(_bytes_of(each), "little") for each in op.scalars)
+    if op.language == "wgsl":
+        prepared = prepared_of(op, target)
+        source, values = prepared.source, _words(op, prepared, _checked_lengths(op, specs), row)
     moved = sum(spec.nbytes for _, spec in _specs(op, specs))
     return Kernel(
         name=op.entry,
-        source=prepared.source,
+        source=source,
         bindings=tuple(bindings),
         groups=product(grid),
         group_size=product(op.group),
@@ -283,8 +241,30 @@ def launch_kernel(
         group=op.group,
         values=values,
         starts=tuple(starts),
-        own=Own(op.title, op.source, found.group_memory),
+        own=Own(op.title, op.source, op.parameters, tuple((each.name, each.dtype) for each in op.scalars)),
     )
+
+
+def _bytes_of(scalar: Scalar) -> bytes:
+    return np.array(scalar.value, scalar.dtype).tobytes()
+
+
+def _words(op: Custom, prepared: Prepared, lengths: Mapping[str, int], row: int) -> tuple[int, ...]:
+    """The numbers of one launch of a WGSL kernel as 32-bit words."""
+    data = bytearray(prepared.nbytes)
+    scalars = {each.name: _bytes_of(each) for each in op.scalars}
+    for kind, name, _, place in prepared.numbers:
+        match kind:
+            case "scalar":
+                packed = scalars[name]
+            case "length":
+                packed = struct.pack("<I", lengths[name])
+            case "groups":
+                packed = struct.pack("<I", op.groups["xyz".index(name)])
+            case "row":
+                packed = struct.pack("<I", row)
+        data[place : place + len(packed)] = packed
+    return struct.unpack(f"<{len(data) // 4}I", data)
 
 
 def _grid(op: Custom, target: Target) -> tuple[Three, int]:
@@ -293,86 +273,3 @@ def _grid(op: Custom, target: Target) -> tuple[Three, int]:
     if most is None or not is_folded(op, target):
         return op.groups, 0
     return (most, -(-product(op.groups) // most), 1), most
-
-
-# -- reflects on a kernel's text
-#
-# The buffers and numbers that it takes, its constants and the size of its groups.
-#
-# Everything that is not understood is refused here, before any compiler sees it, with its place in the user's own
-# text.
-
-
-_LANGUAGES: tuple[Language, ...] = ("opencl", "wgsl")
-
-
-def language_of(source: str) -> Language | None:
-    """The language, by the first word that only one of them has; `None` when there is none."""
-    for read_as in _LANGUAGES:
-        before = ""
-        for token in first_tokens(source, read_as):
-            if before == "@" and token.text in ("compute", "group", "workgroup_size"):
-                return "wgsl"
-            if token.text in ("__kernel", "kernel", "__global"):
-                return "opencl"
-            before = token.text
-    return None
-
-
-def reflect(
-    source: str,
-    *,
-    title: str = "",
-    language: Language | None = None,
-    entry: str | None = None,
-    constants: Mapping[str, ConstantNumber] | None = None,
-    updates: Sequence[str] = (),
-) -> Reflected:
-    """Read a kernel's text. Raises `InvalidKernel`, with a line and a column where there are any.
-
-    `title` is what errors call it; `constants` are values for WGSL's `override`s and OpenCL C's `#define`s; `updates`
-    are the buffers that the kernel changes, and that a call therefore gives (others that it writes begin as zeros).
-    """
-    name = title or entry or ""
-    if len(source) > MAX_SOURCE:
-        raise InvalidKernel(name, f"its source has {len(source):,} characters; {MAX_SOURCE:,} is the most.")
-    if "\0" in source:
-        raise InvalidKernel(name, "its source has a zero character in it. Remove it.")
-    found = language or language_of(source)
-    if found is None:
-        raise InvalidKernel(
-            name,
-            "this is neither WGSL (a function with @compute) nor OpenCL C (a function with __kernel). If it is one of "
-            'them, say which: language="wgsl" or language="opencl".',
-        )
-    try:
-        read = reflected_wgsl if found == "wgsl" else reflected_opencl
-        result = read(source, entry, constants or {}, tuple(updates))
-    except Unreadable as problem:
-        raise problem.for_kernel(name) from None
-    except RecursionError:
-        raise InvalidKernel(name, "it is nested too deeply. Split it into steps.") from None
-    return _checked(result, name, updates)
-
-
-def _checked(result: Reflected, name: str, updates: Sequence[str]) -> Reflected:
-    """The reflected kernel; raises `InvalidKernel` for equal or too many names, no result, or wrong `updates`."""
-    names = [each.name for each in result.parameters] + [each.name for each in result.scalars]
-    if len(names) > MAX_PARAMETERS:
-        raise InvalidKernel(name, f"it takes {len(names)} buffers and numbers; {MAX_PARAMETERS} is the most.")
-    twice = next((each for each in names if names.count(each) > 1), None)
-    if twice is not None:
-        raise InvalidKernel(name, f"two of its parameters are called {twice}. Rename one of them.")
-    if not any(each.role != "input" for each in result.parameters):
-        raise InvalidKernel(
-            name,
-            "it writes to no buffer, so it has no result. Declare one as var<storage, read_write> (WGSL) or as "
-            "__global without const (OpenCL C).",
-        )
-    for update in updates:
-        role = next((each.role for each in result.parameters if each.name == update), None)
-        if role is None:
-            raise InvalidKernel(name, f"updates= names {update!r}, and it has no buffer of that name.")
-        if role == "input":
-            raise InvalidKernel(name, f"updates= names {update}, and the kernel only reads it.")
-    return result

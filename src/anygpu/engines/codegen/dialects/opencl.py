@@ -1,7 +1,7 @@
 """OpenCL C: pointers, every width of integers, and vectors where one invocation works for many elements.
 
-`OpenCLPrinter` prints kernels, and `OpenCLVectors` the vectors that one invocation of a processor works in. Fused
-roundings are off except in polynomials, and float16 is loaded and stored by conversion, which needs no extension.
+`OpenCLPrinter` prints kernels, and `OpenCLVectors` the vectors that one invocation works in. Fused roundings are
+off except in polynomials, and float16 is loaded and stored by conversion, which needs no extension.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from anygpu.engines.codegen.dialects.vector_text import EXACT, VectorSyntax, is_multiple
+from anygpu.engines.codegen.dialects.vector_text import VectorSyntax, is_multiple
 from anygpu.engines.codegen.dialects.vectors import VectorPrinter, types_along
 from anygpu.engines.codegen.functions import library
-from anygpu.engines.codegen.index import ZERO, Atom, Index
-from anygpu.engines.codegen.index import IndexVariable as Counter
+from anygpu.engines.codegen.index import Index
 from anygpu.engines.codegen.kernel import MINUS_ONE
 from anygpu.engines.codegen.kernel_ir import Apply, Buffer, Literal, Loop
-from anygpu.engines.codegen.target import COMPARISONS, WIDE_TYPES, ComputeType, Target, indented
-from anygpu.program.dtypes import ITEMSIZE, DType
+from anygpu.engines.codegen.target import COMPARISONS, WIDE_TYPES, ComputeType, indented
+from anygpu.program.dtypes import DType
 
 _ELEMENTS: dict[DType, str] = {
     "bool": "uchar",
@@ -41,10 +40,6 @@ _LARGE = {"f32": 2.0**23, "f64": 2.0**52}
 class OpenCLPrinter(VectorPrinter):
     """Kernels as OpenCL C, for processors and cards."""
 
-    def __init__(self, target: Target) -> None:
-        super().__init__(target)
-        self._loose: dict[str, int] = {}
-
     def hides_constants(self, expr: Apply) -> bool:
         """PoCL 3.1 makes nonsense of some functions of constants: rint(1e300) crashed, expm1(NaN) was a number."""
         return expr.args[0].type in ("f32", "f64")
@@ -61,8 +56,8 @@ class OpenCLPrinter(VectorPrinter):
         return f"as_{name}({'(ulong)' if wide else ''}({text}))"
 
     def vector_syntax(self, loop: Loop) -> VectorSyntax:
-        natural = self.target.vector_width if self.target.scalar_invocations else 4
-        return OpenCLVectors(self, vector_width(natural, types_along(loop.body, loop.variable)))
+        types = types_along(loop.body, loop.variable)
+        return OpenCLVectors(self, 2 if types and types <= set(WIDE_TYPES) else 4)
 
     def windows(self, buffer: Buffer) -> int:
         """A kernel sees the whole of a buffer; what is too large for that cannot be allocated, either."""
@@ -101,17 +96,8 @@ class OpenCLPrinter(VectorPrinter):
     # -- texts
 
     def declarations(self, numbers: Sequence[str]) -> str:
-        """Fused roundings switched off, and types of vectors that need not be aligned."""
-        # Every operation is rounded as it is in NumPy.
-        lines = ["#pragma OPENCL FP_CONTRACT OFF"]
-        for vector, alignment in self._loose.items():
-            lines.append(f"typedef {vector} loose_{vector} __attribute__((aligned({alignment})));")
-        return "\n".join(lines)
-
-    def loose_vector(self, vector: str, alignment: int) -> str:
-        """A type of vectors that may begin at any element."""
-        self._loose[vector] = alignment
-        return f"loose_{vector}"
+        """Fused roundings switched off: every operation is rounded as it is in NumPy."""
+        return "#pragma OPENCL FP_CONTRACT OFF"
 
     def _buffer_parameters(self) -> list[str]:
         """The declarations of the buffers as parameters. None of them overlap, which `restrict` tells the compiler."""
@@ -165,26 +151,16 @@ class OpenCLPrinter(VectorPrinter):
 # Of any power of two, loaded and stored from any element on.
 
 
-#: Counters of loops that are unrolled: compilers know what they are in each round.
-_UNROLLED = ("each", "chain")
-
-
 class OpenCLVectors(VectorSyntax):
-    """Vectors that fill the registers of the device. A truth value is an int: 0, or -1 for true."""
+    """Vectors of a power of two. A truth value is an int: 0, or -1 for true."""
 
     _ELEMENTS: ClassVar[dict[DType, str]] = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort"}
 
     def __init__(self, printer: OpenCLPrinter, width: int) -> None:
-        """Vectors of a width. Up to four components are worth handling one by one where there is no other way.
-
-        On a device whose invocations are scalar a sum is kept in four vectors, so that additions overlap.
-        """
         self.syntax = printer.syntax
         self._printer = printer
         self.width = width
-        self.patient = width <= 4
         self.has_arrays = True
-        self.chains = 4 if printer.target.scalar_invocations else 1
 
     def halved(self) -> VectorSyntax | None:
         return OpenCLVectors(self._printer, self.width // 2) if self.width > 2 else None
@@ -202,26 +178,8 @@ class OpenCLVectors(VectorSyntax):
             return f"{self._printer.position(index // self.width)}, {buffer.name}"
         return f"0, {buffer.name} + {first}{self._printer.position(index)}"
 
-    def _pointer(self, buffer: Buffer, index: Index) -> str | None:
-        """The vector in place, where the device is a processor: PoCL's vload and vstore are of halves and quarters.
-
-        What is known when loops are unrolled is added last: then it is a part of the instruction, not one of its own.
-        """
-        if buffer.dtype not in EXACT or not self._printer.target.scalar_invocations:
-            return None
-        known = Index(index.constant, [(atom, factor) for atom, factor in index.terms if _is_unrolled(atom)])
-        offset = f" + offset_{buffer.name}" if buffer.has_offset else ""
-        parts = [self._printer.position(each) for each in (index - known, known) if each != ZERO]
-        at = "".join(f" + ({part})" if _is_sum(part) else f" + {part}" for part in parts)
-        loose = self._printer.loose_vector(self.type_name(EXACT[buffer.dtype]), ITEMSIZE[buffer.dtype])
-        constness = "const " if buffer.access == "read" else ""
-        return f"*(__global {constness}{loose} *)({buffer.name}{offset}{at})"
-
     def load(self, buffer: Buffer, index: Index) -> str | None:
         """Neighbours from a position on, as a vector of the compute type; `None` for bfloat16, which has no vectors."""
-        pointer = self._pointer(buffer, index)
-        if pointer is not None:
-            return f"({pointer})"
         at, width = self._address(buffer, index), self.width
         match buffer.dtype:
             case "bfloat16":
@@ -257,8 +215,7 @@ class OpenCLVectors(VectorSyntax):
                 value = f"convert_uchar{width}({value} & 1)"
             case "int8" | "int16" | "uint8" | "uint16":
                 value = f"convert_{self._ELEMENTS[buffer.dtype]}{width}({value})"
-        pointer = self._pointer(buffer, index)
-        return [f"{pointer} = {value};" if pointer is not None else f"vstore{width}({value}, {at});"]
+        return [f"vstore{width}({value}, {at});"]
 
     def word(self, buffer: Buffer, value: str) -> str | None:
         return None
@@ -309,16 +266,3 @@ class OpenCLVectors(VectorSyntax):
         """NaN wins, as in NumPy: a comparison with it fails, so it is asked for by itself."""
         mask = f"({one} {'>' if fn == 'maximum' else '<'} {other}) | ({one} != {one})"
         return f"select({other}, {one}, {mask})"
-
-
-def _is_sum(text: str) -> bool:
-    return " + " in text or " - " in text
-
-
-def _is_unrolled(atom: Atom) -> bool:
-    return isinstance(atom, Counter) and atom.name in _UNROLLED
-
-
-def vector_width(target_width: int, types: set[ComputeType]) -> int:
-    """The components of the narrowest type that fit into a register, which holds `target_width` of 32 bits."""
-    return max(2, target_width // 2 if types and types <= set(WIDE_TYPES) else target_width)

@@ -165,16 +165,13 @@ class _Strips:
         self._count = str(strips.number) if isinstance(strips.number, int) else "strips"
         self._place = Index(0, [(Counter(self._strip, 0, strips.high), 1)])
         enough = isinstance(strips.number, str) or strips.number >= syntax.chains * strips.lanes
-        short = syntax.has_arrays or len(loop.body) <= _SHORT
-        self._chains = syntax.chains if self._sums and enough and short else 1
+        self._chains = syntax.chains if self._sums and enough and len(loop.body) <= _SHORT else 1
 
-    def _running(self, name: str, chain: int | str) -> str:
+    def _running(self, name: str, chain: int) -> str:
         """The name of a running sum in one chain."""
-        if self._chains == 1:
-            return f"{name}_strip"
-        return f"{name}_strips[{chain}]" if self._syntax.has_arrays else f"{name}_strip_{chain}"
+        return f"{name}_strip" if self._chains == 1 else f"{name}_strip_{chain}"
 
-    def _body(self, place: Index, chain: int | str) -> list[str]:
+    def _body(self, place: Index, chain: int) -> list[str]:
         """The body for one strip, with running sums in the vectors of a chain."""
         text = VectorText(
             self._printer, self._syntax, self._loop.variable, self._strips.base + place * self._syntax.width
@@ -208,21 +205,14 @@ class _Strips:
         """The declarations of a running sum, each chain at its neutral value."""
         type, syntax = self._types[name], self._syntax
         start = neutral(fn, syntax, self._printer, type, name)
-        if self._chains == 1 or not syntax.has_arrays:
-            return [syntax.variable(self._running(name, chain), type, start) for chain in range(self._chains)]
-        return [f"{syntax.type_name(type)} {name}_strips[{self._chains}] = {{{', '.join([start] * self._chains)}}};"]
+        return [syntax.variable(self._running(name, chain), type, start) for chain in range(self._chains)]
 
     def _chained(self, start: str, single: list[str]) -> list[str]:
         """The loop over several chains of strips at once, and one over the strips that are left."""
         chains, lanes = self._chains, self._strips.lanes
-        if self._syntax.has_arrays:
-            each = Index(0, [(Counter("chain", 0, chains - 1), lanes)])
-            body = self._body(self._place + each, "chain")
-            several = ["#pragma unroll", f"for (int chain = 0; chain < {chains}; chain++) {{", *indented(body), "}"]
-        else:
-            several = []
-            for chain in range(chains):
-                several += ["{", *indented(self._body(self._place + chain * lanes, chain)), "}"]
+        several = []
+        for chain in range(chains):
+            several += ["{", *indented(self._body(self._place + chain * lanes, chain)), "}"]
         count, strip, many = self._strips.number, self._strip, chains * lanes
         if isinstance(count, int) and count % many == 0:
             return [self._printer.loop_head(strip, start, self._count, many), *indented(several), "}"]

@@ -1,7 +1,8 @@
 """Attention in one kernel: scores, softmax and the sum of values, with never more scores than a few keys have.
 
-`InLanes` is for GPUs: each lane has a query or a few and walks over the keys. `InVectors` is for processors: a vector
-holds a column of queries. Both keep a running maximum and sum, so the scores are never all in memory.
+Each lane has a query or a few and walks over the keys. It keeps a running maximum and sum, so the scores are never all
+in memory: when a greater score comes, what was summed before is made smaller by as much. Lanes share keys and values in
+the group's memory, or hand them to each other in a subgroup.
 """
 
 from __future__ import annotations
@@ -10,9 +11,6 @@ from typing import Unpack
 
 from anygpu.engines.codegen.target import ComputeType, Dialect, indented
 from anygpu.engines.codegen.templates.attention_tiling import (
-    LOG2_E,
-    LOWEST,
-    AttentionKernel,
     AttentionSizes,
     AttentionTiling,
     AttentionVectors,
@@ -41,13 +39,13 @@ __all__ = [
 ]
 
 
-# -- attention for wide machines
-#
-# Queries are invocations, which share keys and values, or hand them to each other.
+LOG2_E = 1.4426950408889634
+#: Below every score but that of what is not seen.
+LOWEST = -3.402823466e38
 
 
-class InLanes(AttentionKernel):
-    """Queries are invocations. What is beyond the last query does the same as that one, and stores nothing."""
+class _Kernel:
+    """The lines of one kernel. A lane beyond the last query does the same as the last one, and stores nothing."""
 
     def __init__(
         self,
@@ -58,18 +56,31 @@ class InLanes(AttentionKernel):
         vectors: AttentionVectors,
         exp2: str,
     ) -> None:
-        """Attention with one query for each lane. `exp2` is the name of the library's function."""
-        super().__init__(syntax, sizes, meaning, tiling, vectors)
+        """The kernel of one attention. `exp2` is the name of the library's function.
+
+        `ahead` is how many more keys than queries there are, which a causal mask shifts by.
+        """
+        self.syntax, self.sizes, self.meaning, self.tiling, self.vectors = syntax, sizes, meaning, tiling, vectors
+        self.blocks = -(-sizes.n // tiling.rows)
+        #: Query i attends to the keys up to i + ahead.
+        self.ahead = sizes.m - sizes.n
         self.along_d, self.along_e = -(-sizes.d // 4), -(-sizes.e // 4)
         self.chunk = tiling.key_block
         self.exp2 = exp2
         #: Whether a step may have fewer keys.
         self.ragged = sizes.m % tiling.keys != 0
 
-    def own(self) -> dict[str, Lines]:
-        """The placeholders of the template that only this form has."""
-        builtins = ["@builtin(subgroup_invocation_id) place_in_subgroup: u32,"] if self.tiling.handed else []
+    def values(self) -> dict[str, Lines]:
+        """The placeholders of the template."""
+        sizes, tiling = self.sizes, self.tiling
+        kind = "causal attention" if self.meaning.causal else "attention"
+        builtins = ["@builtin(subgroup_invocation_id) place_in_subgroup: u32,"] if tiling.handed else []
         return {
+            "title": [f"{kind}, {sizes.batch} times: [{sizes.n}, {sizes.d}] to [{sizes.m}, {sizes.d}, {sizes.e}]"],
+            "queries": [str(tiling.queries)],
+            "keys": [str(tiling.keys)],
+            "end": ["end" if self.meaning.causal else str(sizes.m)],
+            "last_key": self.last_key(),
             "chunk": [str(self.chunk)],
             "builtins": builtins,
             "helpers": ["", *self.shared(), "", *self.weight()] if self.syntax.wgsl else [],
@@ -81,6 +92,25 @@ class InLanes(AttentionKernel):
             "chunks": self.chunks(),
             "store": self.store(),
         }
+
+    def last_key(self) -> Lines:
+        """Declares the end of the keys that any query of the group attends to."""
+        if not self.meaning.causal:
+            return []
+        return [self.syntax.position("end", f"min({self.sizes.m}, {plus('first_row', self.tiling.rows + self.ahead)})")]
+
+    @property
+    def scale(self) -> str:
+        """Scores are logarithms of weights to the base of two."""
+        return self.number(self.meaning.scale * LOG2_E)
+
+    def number(self, value: float) -> str:
+        return repr(float(value)) if self.syntax.wgsl else f"{float(value)!r}f"
+
+    @property
+    def may_see_nothing(self) -> bool:
+        """Whether there may be a query all of whose weights are zero."""
+        return self.meaning.bias != "none" or (self.meaning.causal and self.ahead < 0)
 
     def weight(self) -> Lines:
         """A function 2^x: the device's own, where that was found to be good."""
@@ -325,167 +355,6 @@ class InLanes(AttentionKernel):
         return self.syntax.plain.choice(f"sum_{j} == {self.number(0)}", "${nan}()", share)
 
 
-# -- attention for processors: queries are the components of long vectors
-
-
-class InVectors(AttentionKernel):
-    """Queries are the components of vectors. The last group has the last queries, and stores only its own."""
-
-    def own(self) -> dict[str, Lines]:
-        """The placeholders of the template that only this form has."""
-        sizes, tiling = self.sizes, self.tiling
-        vectors = tiling.queries
-        kind = self.syntax.vector(tiling.vector)
-        return {
-            "vector": [kind],
-            "integers": [kind.replace("float", "int")],
-            "vectors": [str(vectors)],
-            "key_block": [str(tiling.key_block)],
-            "queries_size": [str(sizes.d * vectors)],
-            "totals_size": [str(sizes.e * vectors)],
-            "weights_size": [str(tiling.keys * vectors)],
-            "row": [self.syntax.position("row", self.first_row())],
-            "load_queries": self.load_queries(),
-            "scores": self.scores(tiling.key_block),
-            "scores_rest": self.scores_rest(),
-            "add_values": self.add_values(),
-            "store": self.store(),
-        }
-
-    def first_row(self) -> str:
-        moved = self.sizes.n % self.tiling.rows
-        return f"min(first_row, {self.sizes.n - self.tiling.rows})" if moved else "first_row"
-
-    def load_queries(self) -> Lines:
-        """Copy the block's queries to local memory, turned so that neighbouring rows are one vector, and scaled."""
-        rows = self.tiling.rows
-        place = f"((__local float *)queries)[d * {rows} + r]"
-        return [
-            f"for (int r = 0; r < {rows}; r++) {{",
-            f"    for (int d = 0; d < {self.sizes.d}; d++) {{",
-            f"        {place} = load_q(${{pass}}batch, row + r, d) * {self.scale};",
-            "    }",
-            "}",
-        ]
-
-    def scores(self, block: int) -> Lines:
-        """Scores of a block of keys: products along d, then the bias, then the causal mask."""
-        kind, vectors = self.syntax.vector(self.tiling.vector), self.tiling.queries
-        each = ["#pragma unroll", f"for (int a = 0; a < {block}; a++) {{"]
-        inner = ["#pragma unroll", f"for (int j = 0; j < {vectors}; j++) {{"]
-        lines = [
-            f"{kind} score[{block}][{vectors}];",
-            *each,
-            *indented([*inner, "    score[a][j] = 0.0f;", "}"]),
-            "}",
-            f"for (int d = 0; d < {self.sizes.d}; d++) {{",
-            *indented(
-                [
-                    *each,
-                    f"    const {kind} key = ({kind})(load_k(${{pass}}batch, step + i + a, d));",
-                    *indented([*inner, f"    score[a][j] += key * queries[d * {vectors} + j];", "}"]),
-                    "}",
-                ]
-            ),
-            "}",
-        ]
-        if self.meaning.bias != "none":
-            bias = f"{self.bias('step + i + a')} * {self.number(LOG2_E)}"
-            add = [*inner, f"    score[a][j] += {bias};", "}"]
-            lines += [*each, *indented(add), "}"]
-        if self.meaning.causal:
-            hidden = f"({self.whole_numbers()} + ({plus(f'row + j * {self.tiling.vector}', self.ahead)}))"
-            seen = f"select(score[a][j], ({kind})(-INFINITY), step + i + a > {hidden})"
-            mask = [*each, *indented([*inner, f"    score[a][j] = {seen};", "}"]), "}"]
-            lines += guarded(mask, [f"step + i + {block - 1} > {plus('row', self.ahead)}"])
-        keep = [
-            f"    weights[(i + a) * {vectors} + j] = score[a][j];",
-            "    now[j] = fmax(now[j], score[a][j]);",
-        ]
-        return [*lines, *each, *indented([*inner, *keep, "}"]), "}"]
-
-    def whole_numbers(self) -> str:
-        width = self.tiling.vector
-        return f"(int{width})({', '.join(map(str, range(width)))})" if width > 1 else "0"
-
-    def bias(self, key: str) -> str:
-        """The bias of a key for a vector of rows."""
-        kind, width = self.syntax.vector(self.tiling.vector), self.tiling.vector
-        if self.meaning.bias == "keys":
-            return f"({kind})(load_bias(${{pass}}batch, 0, {key}))"
-        if self.vectors.bias:
-            return f"load_bias_vector(${{pass}}batch, row + j * {width}, {key})"
-        return self.syntax.made([f"load_bias(${{pass}}batch, row + j * {width} + {c}, {key})" for c in range(width)])
-
-    def scores_rest(self) -> Lines:
-        """Keys that are no whole block."""
-        if not self.meaning.causal and self.sizes.m % self.tiling.key_block == 0:
-            return []
-        return ["for (; i < count; i++) {", *indented(self.scores(1)), "}"]
-
-    def add_values(self) -> Lines:
-        """Add the values to the totals, block by block, and those that are left over."""
-        e, block = self.sizes.e, min(self.tiling.value_block, self.sizes.e)
-        lines = [f"for (int e = 0; e <= {e - block}; e += {block}) {{", *indented(self.add_block(block)), "}"]
-        if e % block:
-            lines += ["{", *indented([f"const int e = {e - e % block};", *self.add_block(e % block)]), "}"]
-        return lines
-
-    def add_block(self, block: int) -> Lines:
-        """Add a block of values to the totals of all rows, with the totals in registers meanwhile."""
-        kind, vectors = self.syntax.vector(self.tiling.vector), self.tiling.queries
-        each = ["#pragma unroll", f"for (int a = 0; a < {block}; a++) {{"]
-        inner = ["#pragma unroll", f"for (int j = 0; j < {vectors}; j++) {{"]
-        place = f"totals[(e + a) * {vectors} + j]"
-        return [
-            f"{kind} total[{block}][{vectors}];",
-            *each,
-            *indented([*inner, f"    total[a][j] = {place} * factor[j];", "}"]),
-            "}",
-            "for (i = 0; i < count; i++) {",
-            *indented(
-                [
-                    *each,
-                    f"    const {kind} value = ({kind})(load_v(${{pass}}batch, step + i, e + a));",
-                    *indented([*inner, f"    total[a][j] += value * weights[i * {vectors} + j];", "}"]),
-                    "}",
-                ]
-            ),
-            "}",
-            *each,
-            *indented([*inner, f"    {place} = total[a][j];", "}"]),
-            "}",
-        ]
-
-    def store(self) -> Lines:
-        """Divide the totals by the sums of weights, and store those rows that no other block has stored."""
-        rows, vectors = self.tiling.rows, self.tiling.queries
-        moved = self.sizes.n % rows
-        return [
-            f"for (int j = 0; j < {vectors}; j++) {{",
-            "    sum[j] = 1.0f / sum[j];",
-            f"    for (int e = 0; e < {self.sizes.e}; e++) {{",
-            f"        totals[e * {vectors} + j] *= sum[j];",
-            "    }",
-            "}",
-            f"for (int r = {'first_row - row' if moved else '0'}; r < {rows}; r++) {{",
-            f"    for (int e = 0; e < {self.sizes.e}; e++) {{",
-            f"        store_out(${{pass}}batch, row + r, e, ((__local float *)totals)[e * {rows} + r]);",
-            "    }",
-            "}",
-        ]
-
-
-# -- attention in one kernel
-#
-# Scores, softmax and the sum of values, with never more scores than a few keys have.
-#
-# The greatest score so far is kept for every query; when a greater one comes, what was summed before is made smaller
-# by as much. "vectors" is for processors: queries are the components of long vectors. "lanes" is for wide machines:
-# queries are invocations, which share keys and values in the group's memory, or hand them to each other in a
-# subgroup.
-
-
 def text(
     dialect: Dialect,
     sizes: AttentionSizes,
@@ -502,10 +371,8 @@ def text(
     `calls` has the names of functions, as in `CALLS`; `exp2` that of the dialect's own function where it is trusted.
     """
     syntax = TypedSyntax(dialect, "f32")
-    kernel: AttentionKernel = InVectors(syntax, sizes, meaning, tiling, vectors)
-    if tiling.form == "lanes":
-        kernel = InLanes(syntax, sizes, meaning, tiling, vectors, exp2)
-    return filled(dialect, f"attention_{tiling.form}", kernel.values(), grid(sizes, tiling)[1], around, calls)
+    kernel = _Kernel(syntax, sizes, meaning, tiling, vectors, exp2)
+    return filled(dialect, "attention", kernel.values(), grid(sizes, tiling)[1], around, calls)
 
 
 CALLS: dict[str, tuple[str, ComputeType]] = {"nan": ("nan", "f32"), "infinity": ("infinity", "f32")}

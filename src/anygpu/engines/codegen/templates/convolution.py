@@ -99,33 +99,23 @@ def tilings(
     if subgroup_size is None:
         subgroup_size = target.subgroup_size
     few = sizes.out_channels < 4
-    if target.scalar_invocations:
-        width = max(target.vector_width * 4 // BYTES[type], 1)
-        shapes = [(8, 1, 2), (4, 1, 4), (4, 2, 2), (4, 4, 1), (8, 2, 1), (2, 4, 2), (2, 2, 4)]
-        if few:
-            shapes = [(3, 4, 2), (3, 8, 2), (3, 2, 2), (3, 4, 1), (3, 4, 4)]
-        widths = [(width, each) for each in shapes] + [(width // 2, each) for each in shapes[:3] if width > 1]
-        started = [ConvolutionTiling(channels=o, rows=h, vectors=w, vector=each) for each, (o, h, w) in widths]
-    else:
-        width = 4 if BYTES[type] == 4 else 2
-        size = subgroup_size if target.has("subgroups") and subgroup_size >= 8 else 0
-        shapes = [(8, 2, 1), (4, 4, 1), (4, 2, 1), (8, 1, 1), (4, 2, 2), (16, 1, 1)]
-        if few:
-            shapes = [(3, 4, 1), (3, 2, 1), (3, 4, 2), (3, 8, 1), (3, 1, 1)]
-        started = [
-            ConvolutionTiling(channels=o, rows=h, vectors=w, vector=width, lanes_h=8, lanes_w=8, handed=handed)
-            for handed in ([size, 0] if size else [0])
-            for o, h, w in shapes
+    width = 4 if BYTES[type] == 4 else 2
+    size = subgroup_size if target.has("subgroups") and subgroup_size >= 8 else 0
+    shapes = [(8, 2, 1), (4, 4, 1), (4, 2, 1), (8, 1, 1), (4, 2, 2), (16, 1, 1)]
+    if few:
+        shapes = [(3, 4, 1), (3, 2, 1), (3, 4, 2), (3, 8, 1), (3, 1, 1)]
+    started = [
+        ConvolutionTiling(channels=o, rows=h, vectors=w, vector=width, lanes_h=8, lanes_w=8, handed=handed)
+        for handed in ([size, 0] if size else [0])
+        for o, h, w in shapes
+    ]
+    if size and not few:
+        # Many channels keep the weights' share of reading low; long rows of lanes share what the edges need.
+        wide = [(16, 2, 1, 1, 32), (8, 4, 1, 8, 8), (16, 2, 1, 8, 8)]
+        started[:0] = [
+            ConvolutionTiling(channels=o, rows=h, vectors=w, vector=width, lanes_h=down, lanes_w=across, handed=size)
+            for o, h, w, down, across in wide
         ]
-        if size and not few:
-            # Many channels keep the weights' share of reading low; long rows of lanes share what the edges need.
-            wide = [(16, 2, 1, 1, 32), (8, 4, 1, 8, 8), (16, 2, 1, 8, 8)]
-            started[:0] = [
-                ConvolutionTiling(
-                    channels=o, rows=h, vectors=w, vector=width, lanes_h=down, lanes_w=across, handed=size
-                )
-                for o, h, w, down, across in wide
-            ]
     found = []
     for start in started:
         tiling = _fitted(start, sizes)

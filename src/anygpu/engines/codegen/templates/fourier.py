@@ -238,7 +238,7 @@ class _Planner:
         """Plan the passes of transforms over `rows`; `room` is how many numbers fit into half of the group's memory."""
         self.target, self.rows, self.component, self.name = target, rows, component, name
         self.complexes = ComplexSyntax(target.dialect, component)
-        self.group_size = min(group_size or (64 if target.scalar_invocations else 256), target.group_limit)
+        self.group_size = min(group_size or 256, target.group_limit)
         self.temporaries: list[Temporary] = []
         #: Complex numbers that a group can hold twice.
         self.room = target.group_memory // (4 * BYTES[component])

@@ -146,7 +146,6 @@ class MatmulBody:
             "end_k": [self.end_k],
             "vector": [self.syntax.vector(self.width)],
             "width": [str(self.width)],
-            "depth": [str(tiling.depth)],
             "tile_rows": [str(tiling.tile_m)],
             "tile_columns": [str(tiling.tile_n)],
             "stage_depth": [str(tiling.stage_depth)],
@@ -198,8 +197,6 @@ class MatmulBody:
             tile_column = "tile_column"
             lines.append(syntax.position("tile_column", f"min(first_column, {sizes.n - tiling.tile_n})"))
         self.tile_row, self.tile_column = tile_row, tile_column
-        if tiling.form == "panels":
-            return lines
         down = f" + lane / {tiling.lanes_n} * {tiling.rows}" if tiling.lanes_m > 1 else ""
         lane = f"lane % {tiling.lanes_n}" if tiling.lanes_m > 1 else "lane"
         aside = f" + {times(lane, self.width)}" if tiling.lanes_n > 1 else ""
@@ -293,14 +290,13 @@ class MatmulBody:
         syntax, rows, width = self.syntax, self.tiling.rows, self.width
         lines: Lines = []
         elements: dict[tuple[int, int], str] = {}
-        vectors = self.tiling.a_vectors and width > 1
-        if vectors and self.vectors.a_k and depth % width == 0:
+        if width > 1 and self.vectors.a_k and depth % width == 0:
             for i in range(rows):
                 for q in range(0, depth, width):
                     call = f"load_a_vector(${{pass}}batch, {plus('row', i)}, {plus('k', q)})"
                     lines.append(syntax.let(f"a_{i}_{q}", width, syntax.loaded(call, width)))
                     elements |= {(i, q + c): syntax.component(f"a_{i}_{q}", c, width) for c in range(width)}
-        elif vectors and self.vectors.a_m and rows % width == 0:
+        elif width > 1 and self.vectors.a_m and rows % width == 0:
             for u in range(depth):
                 for i in range(0, rows, width):
                     call = f"load_a_vector_m(${{pass}}batch, {plus('row', i)}, {plus('k', u)})"

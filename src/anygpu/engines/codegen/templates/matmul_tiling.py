@@ -13,7 +13,7 @@ import msgspec
 from anygpu.engines.codegen.target import ComputeType, Target
 from anygpu.engines.codegen.templates.stages import BYTES
 
-MatmulForm = Literal["blocks", "tiles", "panels"]
+MatmulForm = Literal["blocks", "tiles"]
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -52,14 +52,9 @@ class Tiling(msgspec.Struct, frozen=True, kw_only=True):
     #: Invocations of a group along m and n.
     lanes_m: int = 1
     lanes_n: int = 1
-    #: The depth that is shared (or copied) at a time.
+    #: The depth that is shared at a time.
     stage_depth: int = 0
-    #: "panels": how many blocks there are below each other and beside each other, and whether rows of a are copied too.
-    blocks: int = 1
-    strips: int = 1
-    copy_a: bool = False
-    #: "blocks": whether a is read in vectors, and through how many lanes of a subgroup that hand values to each other.
-    a_vectors: bool = True
+    #: "blocks": through how many lanes of a subgroup a is read, which hand values to each other.
     handed: int = 0
     #: Whether neighbouring groups are below each other, and not beside.
     down: bool = False
@@ -72,11 +67,11 @@ class Tiling(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tile_m(self) -> int:
-        return self.rows * self.lanes_m * self.blocks
+        return self.rows * self.lanes_m
 
     @property
     def tile_n(self) -> int:
-        return self.columns * self.lanes_n * self.strips
+        return self.columns * self.lanes_n
 
     @property
     def group_size(self) -> int:
@@ -110,112 +105,41 @@ def _rounded_up(number: int, unit: int) -> int:
     return -(-number // unit) * unit
 
 
-def tilings(
-    target: Target, sizes: Sizes, type: ComputeType, vectors: Vectors, *, subgroup_size: int | None = None
-) -> list[Tiling]:
+def tilings(target: Target, sizes: Sizes, type: ComputeType, *, subgroup_size: int | None = None) -> list[Tiling]:
     """Candidates for tuning, the best guess first. All of them are right.
 
     `subgroup_size` is the target's when it is not given.
     """
     if subgroup_size is None:
         subgroup_size = target.subgroup_size
-    width = _width(target, type)
-    if target.scalar_invocations:
-        started = _for_processors(sizes, width, vectors, target)
-    else:
-        started = _for_wide_machines(sizes, width, subgroup_size if target.has("subgroups") else 0)
-    found = []
-    for start in started:
+    width = 4 if BYTES[type] == 4 else 2
+    found: list[Tiling] = []
+    for start in _started(sizes, width, subgroup_size if target.has("subgroups") else 0):
         tiling = _within_loops(_fitted(start, sizes), sizes, target.loop_limit)
-        fits = tiling.group_size <= target.group_limit and shared_bytes(tiling, sizes, type) <= target.group_memory
+        fits = tiling.group_size <= target.group_limit and shared_bytes(tiling, type) <= target.group_memory
         if fits and tiling not in found:
             found.append(tiling)
     return found
 
 
-def shared_bytes(tiling: Tiling, sizes: Sizes, type: ComputeType) -> int:
+def shared_bytes(tiling: Tiling, type: ComputeType) -> int:
     """Bytes of shared memory that a group needs."""
     each = BYTES[type]
     if tiling.form == "blocks":
         return 0
     across = tiling.stage_depth * tiling.tile_n * each
-    if tiling.form == "tiles":
-        return across + tiling.tile_m * (tiling.stage_depth + tiling.vector) * each
-    kept = tiling.tile_m * tiling.tile_n * each if part_depth(tiling, sizes) > tiling.stage_depth else 0
-    copied = tiling.tile_m * (tiling.stage_depth + max(tiling.vector, 4)) * each if tiling.copy_a else 0
-    return across + kept + copied
+    return across + tiling.tile_m * (tiling.stage_depth + tiling.vector) * each
 
 
 def turns(tiling: Tiling, sizes: Sizes) -> int:
     """The most rounds of all loops of an invocation."""
     k = part_depth(tiling, sizes)
-    stores = tiling.rows * tiling.vectors * tiling.blocks * tiling.strips
+    stores = tiling.rows * tiling.vectors
     if tiling.form == "blocks":
         return k // tiling.depth + k % tiling.depth + stores
     steps = -(-k // tiling.stage_depth)
-    if tiling.form == "tiles":
-        slots = tiling.stage_depth * (tiling.tile_m + tiling.tile_n) // tiling.vector
-        return steps * (1 + tiling.stage_depth // tiling.vector + slots // tiling.group_size) + stores
-    copied = k * (tiling.strips * tiling.vectors + (tiling.tile_m if tiling.copy_a else 0))
-    return copied + tiling.blocks * tiling.strips * k + stores
-
-
-def _width(target: Target, type: ComputeType) -> int:
-    """`Target.vector_width` is in numbers of 32 bits."""
-    if target.scalar_invocations:
-        return max(target.vector_width * 4 // BYTES[type], 1)
-    return 4 if BYTES[type] == 4 else 2
-
-
-def _for_processors(sizes: Sizes, width: int, vectors: Vectors, target: Target) -> list[Tiling]:
-    """One invocation is a thread: large blocks of long vectors, and panels of b that stay near.
-
-    A panel is worth its copying when many rows pass over it, and most so when b is large, or lies the other way round.
-    """
-    shapes = [(8, 2), (4, 4), (6, 2), (12, 2), (14, 2), (16, 1), (4, 2)]
-    if sizes.m <= 2:
-        shapes = [(2, 4), (2, 8), (2, 2), (2, 1)]
-    depths = [(shape, 4) for shape in shapes[:2]] + [(shape, 1) for shape in shapes]
-    blocks = [
-        Tiling(form="blocks", rows=rows, vectors=count, vector=width, depth=depth, a_vectors=False)
-        for (rows, count), depth in depths
-    ]
-
-    def panel(rows: int, count: int, tall: int, strips: int, depth: int, copy_a: bool = False) -> Tiling:
-        return Tiling(
-            form="panels",
-            rows=rows,
-            vectors=count,
-            vector=width,
-            depth=4,
-            stage_depth=depth,
-            blocks=max(tall // rows, 1),
-            strips=strips,
-            copy_a=copy_a,
-        )
-
-    panels = [
-        panel(4, 4, 512, 1, 1024),
-        panel(8, 2, 128, 4, 256),
-        panel(4, 4, 128, 2, 256),
-        panel(8, 2, 64, 2, 512),
-        panel(8, 2, 256, 1, 1024),
-        panel(12, 2, 192, 1, 1024),
-        panel(8, 2, 128, 4, 256, copy_a=True),
-    ]
-    if sizes.k == 0:
-        return blocks[2:3]
-    if sizes.k >= 2048 and grid(sizes, _fitted(blocks[0], sizes))[0] < 64:
-        # Too few groups for all threads, and enough to do for more.
-        count = min(16, sizes.k // 512)
-        panels[:0] = [msgspec.structs.replace(each, parts=count) for each in (panels[1], blocks[0], panels[4])]
-    b_bytes = sizes.k * sizes.n * 4 * 16 // max(width, 1)
-    backwards = vectors.b_k and not vectors.b_n
-    if sizes.m >= 64 and (backwards or b_bytes > 1 << 20):
-        return panels + blocks
-    if sizes.m >= 32:
-        return blocks[:4] + panels + blocks[4:]
-    return blocks
+    slots = tiling.stage_depth * (tiling.tile_m + tiling.tile_n) // tiling.vector
+    return steps * (1 + tiling.stage_depth // tiling.vector + slots // tiling.group_size) + stores
 
 
 #: Tiles that a group shares: rows, vectors, lanes down and across, and the depth of a stage.
@@ -262,9 +186,8 @@ def _handed_shapes(sizes: Sizes, subgroup_size: int) -> list[tuple[int, int, int
     ]
 
 
-def _for_wide_machines(sizes: Sizes, width: int, subgroup_size: int) -> list[Tiling]:
-    """One invocation is a lane: groups that share tiles, as large as leaves enough groups for a wide machine."""
-
+def _started(sizes: Sizes, width: int, subgroup_size: int) -> list[Tiling]:
+    """Tilings to begin with, the best guess first: tiles as large as leaves enough groups to keep a device busy."""
     tiles = [
         Tiling(
             form="tiles",
@@ -307,29 +230,21 @@ def _for_wide_machines(sizes: Sizes, width: int, subgroup_size: int) -> list[Til
 
 def _fitted(tiling: Tiling, sizes: Sizes) -> Tiling:
     """With tiles that are not larger than the result, and steps that are not longer than k."""
-    rows, lanes_m, blocks = tiling.rows, tiling.lanes_m, tiling.blocks
+    rows, lanes_m = tiling.rows, tiling.lanes_m
     while lanes_m > 1 and rows * lanes_m > sizes.m:
         lanes_m //= 2
     rows = max(min(rows, sizes.m), 1)
     if tiling.handed and rows > tiling.handed:
         rows -= rows % tiling.handed
-    # Tiles of equal numbers of blocks, so that the last one hardly overlaps with the one before.
-    most = max(sizes.m // (rows * lanes_m), 1)
-    blocks = min(blocks, most)
-    if blocks > 1:
-        blocks = min(-(-most // -(-most // blocks)), most)
-    vector, count, lanes_n, strips = tiling.vector, tiling.vectors, tiling.lanes_n, tiling.strips
+    vector, count, lanes_n = tiling.vector, tiling.vectors, tiling.lanes_n
     while vector > 1 and vector > sizes.n:
         vector //= 2
     count = max(min(count, sizes.n // vector), 1)
     while lanes_n > 1 and vector * count * lanes_n > sizes.n:
         lanes_n //= 2
-    strips = max(min(strips, sizes.n // (vector * count * lanes_n)), 1)
     stage = tiling.stage_depth
     if tiling.form == "tiles":
         stage = _rounded_up(min(stage, max(sizes.k, 1)), vector)
-    elif stage:
-        stage = max(min(stage, sizes.k), 1)
     depth = vector if tiling.form == "tiles" else max(min(tiling.depth, sizes.k), 1)
     handed = tiling.handed if lanes_n % max(tiling.handed, 1) == 0 else 0
     if rows < handed:
@@ -340,11 +255,9 @@ def _fitted(tiling: Tiling, sizes: Sizes) -> Tiling:
         tiling,
         rows=rows,
         lanes_m=lanes_m,
-        blocks=blocks,
         vector=vector,
         vectors=count,
         lanes_n=lanes_n,
-        strips=strips,
         stage_depth=stage,
         depth=depth,
         handed=handed,

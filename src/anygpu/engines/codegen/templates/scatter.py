@@ -80,11 +80,10 @@ def stages(
     writer = _Writer(target, fn, layout, components, index_type, name, group_size)
     if distinct and scattered_stores:
         return writer.directly()
-    copies = 0 if fn == "set" else writer.copies()
     atomic = len(components) == 1 and carried(components[0]) in ("i32", "u32") and fn in _ATOMICS[target.dialect]
-    # Processors lose far more by meeting in one word than by working in sequence.
-    if atomic and not (copies and target.scalar_invocations):
+    if atomic:
         return writer.by_atomics()
+    copies = 0 if fn == "set" else writer.copies()
     if copies:
         return writer.in_copies(copies)
     return writer.latest() if fn == "set" else writer.totals()
@@ -113,7 +112,7 @@ class _Writer:
         """The stages of a scatter by `fn`. Components are those of the array's type; indices are of `index_type`."""
         self.target, self.syntax = target, SYNTAX[target.dialect]
         self.fn, self.layout, self.components, self.index_type, self.name = fn, layout, components, index_type, name
-        self.group_size = group_size or min(64 if target.scalar_invocations else 256, target.group_limit)
+        self.group_size = group_size or min(256, target.group_limit)
         self.row_length = layout.axis * layout.after
         self.struct = struct_text(self.syntax, components)
         self.original = Source(from_accessors(target, components).parts, ("x",))

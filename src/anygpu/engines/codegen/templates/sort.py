@@ -41,15 +41,14 @@ from anygpu.engines.codegen.templates.stages import (
     to_buffers,
 )
 
+#: The sizes to begin with.
+SIZES = GroupSizes(256, 8)
+
 # -- running sums, products, maxima and minima along rows, also of segments that flags begin
 #
 # A row that one group can hold takes one kernel. A longer one is cut into tiles: the tiles' totals, a scan of them (the
 # same again, when there are many), and a scan of each tile that starts from what came before. So the sum of n numbers
 # is rounded about log(n) times and not n times, and elements are read twice and written once.
-
-
-def scan_sizes(target: Target) -> GroupSizes:
-    return GroupSizes(32, 64) if target.scalar_invocations else GroupSizes(256, 8)
 
 
 def scan_stages(
@@ -75,7 +74,7 @@ def scan_stages(
     source = source or from_accessors(target, components)
     sink = sink or to_accessors(components, 1 if segmented else 0)
     each = struct_bytes(components)
-    plan = layout(rows, length, fitting(target, sizes or scan_sizes(target), each, each))
+    plan = layout(rows, length, fitting(target, sizes or SIZES, each, each))
     combine, calls = combine_text(syntax, fn, components, segmented=segmented, narrowed=narrowed)
     stage = partial(Stage, group_size=plan.group_size, calls={**calls, **source.calls})
     values = {
@@ -135,10 +134,6 @@ def _carry_text(syntax: Syntax, carries: Sequence[str], inner: int) -> str:
 
 #: The result type of `order_key`; integers are their own keys.
 KEY_TYPES: dict[ComputeType, ComputeType] = {"f32": "u32", "f64": "u64"}
-
-
-def sort_sizes(target: Target) -> GroupSizes:
-    return GroupSizes(64, 32) if target.scalar_invocations else GroupSizes(256, 8)
 
 
 def order_key(component: ComputeType, expression: str, calls: Calls) -> str:
@@ -224,7 +219,7 @@ def sort_stages(
     sink = sink or to_accessors(components)
     calls = {**calls, **source.calls}
 
-    sizes = fitting(target, sizes or sort_sizes(target), struct_bytes(carried), 0)
+    sizes = fitting(target, sizes or SIZES, struct_bytes(carried), 0)
     plan = layout(rows, length, sizes)
     common = {
         **plan.values(rows, length),

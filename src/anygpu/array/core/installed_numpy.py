@@ -1,0 +1,24 @@
+"""What is not the same in all versions of NumPy: functions of arrays do as the installed one does."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import numpy as np
+
+_VERSION = tuple(int(part) for part in re.findall(r"\d+", np.__version__)[:2])
+
+#: From 2.5 on, `np.cross` takes vectors of three components alone; before, it warns of those of two.
+CROSSES_PLANES = _VERSION < (2, 5)
+#: From 2.5 on, `np.fix` warns that it is deprecated.
+FIX_WARNS = _VERSION >= (2, 5)
+
+
+@cache
+def has_real_eigenvalues() -> bool:
+    """Whether `np.linalg.eig` and `eigvals` of a real matrix give real numbers if all of them can be.
+
+    NumPy does so before 2.5.
+    """
+    return np.linalg.eigvals(np.ones((1, 1))).dtype.kind == "f"

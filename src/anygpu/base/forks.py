@@ -1,0 +1,146 @@
+"""Forks of a process that has threads of anygpu: what these hold is put down before, or made anew in the child.
+
+A forked child has one thread. What the others held at the fork is held in the child for good: locks, modules of which
+half is imported, pipes to a process that is being started. So
+
+- threads beside the calls, and what starts a process, work in `no_fork`: a fork waits for the end of the block, or for
+  a block of `fork_allowed` in it, which is around everything that takes long;
+- `lock` and `rlock` make locks that are free in the child;
+- a fork waits for no more than `PATIENCE` seconds. The child then imports anew what was imported half.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Collection, Iterator
+from typing import Any
+
+#: Seconds that a fork waits for other threads, and they for the fork: each may wait for a lock that the other has.
+PATIENCE = 2.0
+
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def lock() -> threading.Lock:
+    """Return a new lock, which a forked child finds free."""
+    made = threading.Lock()
+    _locks.add(made)
+    return made
+
+
+def rlock() -> threading.RLock:
+    """Return a new reentrant lock, which a forked child finds free."""
+    made = threading.RLock()
+    _locks.add(made)
+    return made
+
+
+class _Forks:
+    """The threads that are in the middle of something, and those that fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._busy: set[int] = set()
+        self._forking: list[int] = []
+
+    def enter(self) -> bool:
+        """Count this thread as busy once no other forks; whether it was not before."""
+        me = threading.get_ident()
+        with self._lock:
+            if me in self._busy:
+                return False
+            self._changed.wait_for(lambda: not self._forking or me in self._forking, PATIENCE)
+            self._busy.add(me)
+            return True
+
+    def leave(self) -> bool:
+        """Count this thread as busy no more; whether it was."""
+        me = threading.get_ident()
+        if me not in self._busy:  # nothing to wait for: most calls come from the user's own threads
+            return False
+        with self._lock:
+            self._busy.discard(me)
+            self._changed.notify_all()
+            return True
+
+    def before(self) -> None:
+        """Wait until only threads are busy that fork themselves."""
+        with self._lock:
+            self._forking.append(threading.get_ident())
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._busy.issubset(self._forking), PATIENCE)
+
+    def after_in_parent(self) -> None:
+        me = threading.get_ident()
+        with self._lock:
+            if me in self._forking:
+                self._forking.remove(me)
+            self._changed.notify_all()
+
+    def after_in_child(self) -> None:
+        lost = self._busy - {threading.get_ident()}
+        busy = self._busy - lost
+        self.__init__()  # type: ignore[misc]  # its lock may be held
+        self._busy = busy
+        for each in list(_locks):
+            each._at_fork_reinit()
+        if lost:
+            _forget_imports(lost)
+
+
+_forks = _Forks()
+
+
+@contextlib.contextmanager
+def no_fork() -> Iterator[None]:
+    """Have forks on other threads wait for the end of the block."""
+    entered = _forks.enter()
+    try:
+        yield
+    finally:
+        if entered:
+            _forks.leave()
+
+
+@contextlib.contextmanager
+def fork_allowed() -> Iterator[None]:
+    """Let processes fork meanwhile, in a block of `no_fork`: this thread waits, or holds nothing but what is made anew.
+
+    It waits at the end of the block for a fork that is under way.
+    """
+    left = _forks.leave()
+    try:
+        yield
+    finally:
+        if left:
+            _forks.enter()
+
+
+def _forget_imports(threads: Collection[int]) -> None:
+    """Have modules imported anew that these threads were importing.
+
+    Their locks are CPython's own, which has no other way to free them.
+    """
+    locks: dict[str, Any] = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
+    for name, reference in list(locks.items()):
+        held = reference()
+        if held is not None and getattr(held, "owner", None) in threads:
+            del locks[name]
+            if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
+                del sys.modules[name]
+
+
+def watch() -> None:
+    """Have forks wait. Once more after a library was loaded that takes a lock before forks: the last comes first."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=_forks.before, after_in_child=_forks.after_in_child, after_in_parent=_forks.after_in_parent
+        )
+
+
+watch()

@@ -1,0 +1,24 @@
+"""`cached_property` without the lock that Python 3.11 has for all instances of a class: a forked child whose parent was
+computing one on another thread would wait for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or sys.version_info >= (3, 12):
+    from functools import cached_property as cached_property
+else:
+
+    class cached_property(functools.cached_property):  # noqa: N801 - it stands in for that
+        """As later versions of Python have it: two threads may both compute the value."""
+
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+            if instance is None:
+                return self
+            values = instance.__dict__
+            if self.attrname not in values:
+                values[self.attrname] = self.func(instance)
+            return values[self.attrname]

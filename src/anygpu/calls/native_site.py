@@ -1,0 +1,151 @@
+"""Call sites for NumPy or native code: most stay on NumPy for good.
+
+A site keeps the numbers that decisions need, and passes what happens to its life (`anygpu.calls.lifecycle`), which says
+what comes next.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+from anygpu.calls.site import NumpySite
+from anygpu.placement.history.hints import mark_of_code
+from anygpu.receipts.notes import HostNote
+
+if TYPE_CHECKING:
+    from anygpu.calls.lifecycle import Event, Life
+    from anygpu.placement.known import Known
+
+#: Seconds of calls before native code is tried: preparing it takes 0.1 s of Python beside them.
+BEFORE_NATIVE = 0.05
+#: The same where an earlier process has tried it in vain, or has ended before it was ready.
+BEFORE_ANOTHER_TRY = 2.0
+
+#: What runs a call: the function, its arguments and keywords, and when the call began.
+Runner = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], float], Any]
+
+
+class NativeSite(NumpySite):
+    """Calls that name no device: they run as they are until there is reason to compile them."""
+
+    __slots__ = ("_life", "_look_at", "began", "code", "key", "known", "known_faster", "least", "paid")
+
+    def __init__(self, known: Known, key: tuple[Hashable, ...], note: HostNote) -> None:
+        super().__init__(note)
+        self.known = known
+        self.key = key
+        #: What runs the next call in place of the user's function, in the states that have something else.
+        self.code: Runner | None = None
+        #: Seconds of the quickest call on NumPy.
+        self.least = math.inf
+        #: Seconds of calls for which trials have had their allowance.
+        self.paid = 0.0
+        #: The times of the clock and of the processor when the site was made.
+        self.began = time.perf_counter(), time.process_time()
+        #: Whether an earlier process has found native code to be faster: then the first call tries it.
+        self.known_faster = was_in_vain = False
+        if known.code is not None and (known.native_marks or known.numpy_marks):
+            mark = mark_of_code(known.code, key)
+            self.known_faster, was_in_vain = mark in known.native_marks, mark in known.numpy_marks
+        self._look_at = 0.0 if self.known_faster else BEFORE_ANOTHER_TRY if was_in_vain else BEFORE_NATIVE
+        self._life: Life | None = None
+        if self.known_faster:
+            self._look()
+
+    # -- calls
+
+    def run(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
+    ) -> Any:
+        """Run a call by what the state has for it."""
+        code = self.code  # read once: another thread may take it away
+        if code is not None:
+            return code(function, arguments, keywords, begin)
+        from anygpu.placement.native_calls import Called, on_numpy  # few calls lose that race
+
+        return on_numpy(self, Called(function, arguments, keywords, begin))
+
+    def add(self, seconds: float) -> None:
+        """Count a call on NumPy, and decide nothing."""
+        self.calls += 1
+        self.seconds += seconds
+        self.least = min(self.least, seconds)
+
+    def ran(self, seconds: float) -> None:
+        """Count a call on NumPy, and decide what comes next when it is time."""
+        self.add(seconds)
+        if self.seconds >= self._look_at:
+            self._look()
+
+    # -- the life
+
+    @property
+    def life(self) -> Life:
+        """What the site is, as far as decisions need it. The machine is imported with the first event."""
+        if self._life is None:
+            from anygpu.calls.lifecycle import Life
+
+            self._life = Life(reason=self.note.reason, look_at=self._look_at)
+        return self._life
+
+    def tell(
+        self, event: Event, *, code: Runner | None = None, reason: str | None = None, look_at: float = math.inf
+    ) -> bool:
+        """Pass an event on, from any thread, with what runs the next calls; return whether it has changed anything."""
+        from anygpu.calls.lifecycle import RUNS_AS_IS, step
+
+        with _telling:
+            before = self.life
+            life = step(before, event, reason=reason, look_at=look_at)
+            if life is before:
+                return False
+            self._life, self._look_at = life, life.look_at
+            if reason is not None:
+                self.note = self.note._replace(reason=reason)
+            if life.state in RUNS_AS_IS:
+                # In this order: a call of another thread reads `runs_as_is` first.
+                self.runs_as_is, self.code = True, None
+            elif code is not None:
+                self.code, self.runs_as_is = code, False
+            return True
+
+    def retry_after(self, factor: float, event: Event = "refused for now", reason: str | None = None) -> None:
+        """Run calls on NumPy until they have taken `factor` times as long as so far."""
+        self.tell(event, reason=reason, look_at=factor * self.seconds)
+
+    def settle_on_numpy(self, reason: str, event: Event = "refused") -> None:
+        """Run calls on NumPy from now on."""
+        self.tell(event, reason=reason)
+
+    def interpose(self, code: Runner) -> None:
+        """Have `code` run the next call, whatever the state; it gives the calls back with `resume`."""
+        self.code, self.runs_as_is = code, False
+
+    def resume(self) -> None:
+        """Run calls as the state says again, in a state that runs them on NumPy."""
+        self.runs_as_is, self.code = True, None
+
+    def _look(self) -> None:
+        """Decide what comes next, and begin it."""
+        from anygpu.calls.looking import look  # most sites never get there
+
+        look(self)
+
+
+#: Held while a state changes. Reentrant: a signal handler may call a decorated function.
+_telling = threading.RLock()
+
+
+def _in_child() -> None:
+    """After a fork, in the child: the thread that held the lock is not there."""
+    global _telling
+    _telling = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

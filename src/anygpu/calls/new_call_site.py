@@ -1,0 +1,42 @@
+"""Call sites whose calls will be planned, before that is known to pay."""
+
+from __future__ import annotations
+
+from anygpu.calls.lifecycle import Life, State, step
+from anygpu.calls.site import NumpySite
+from anygpu.placement import loading
+from anygpu.receipts.notes import HostNote
+
+#: Seconds of calls before one is planned, which takes some 50 µs; and before the import of planning, which takes 0.1 s.
+BEFORE_PLANNING, BEFORE_LOADING = 1e-3, 0.3
+
+
+class NewCallSite(NumpySite):
+    """Calls that will be planned, once they have taken long enough for that.
+
+    None of them waits for the import of planning, which runs on a thread meanwhile.
+    """
+
+    __slots__ = ("_life",)
+
+    def __init__(self, note: HostNote) -> None:
+        super().__init__(note)
+        self._life = Life(look_at=BEFORE_PLANNING if loading.is_loaded() else BEFORE_LOADING)
+
+    @property
+    def state(self) -> State:
+        return self._life.state
+
+    def ran(self, seconds: float) -> None:
+        """Count a call; begin to import planning, or have the next call planned, when it is time."""
+        super().ran(seconds)
+        if self.seconds >= self._life.look_at:
+            self._look()
+
+    def _look(self) -> None:
+        if not loading.is_loaded():
+            loading.begin()
+            self._life = step(self._life, "load", look_at=self.seconds)
+        if not loading.is_under_way():  # where the import has failed, the next call raises the error
+            self._life = step(self._life, "plan")
+            self.runs_as_is = False

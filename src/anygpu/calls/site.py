@@ -1,0 +1,62 @@
+"""What a decorated function sees of its call sites, and the simplest one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from anygpu.receipts.notes import HostNote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from anygpu.placement.plan.choosing import DeviceChooser
+
+#: In place of the value of a call that must be planned.
+NEEDS_PLANNING: Any = object()
+
+
+class Site(Protocol):
+    """What runs the next call of one kind. A decorated function reads it in every call, without a lock."""
+
+    @property
+    def note(self) -> HostNote:
+        """The note from which receipts of calls on NumPy are made."""
+
+    @property
+    def runs_as_is(self) -> bool:
+        """Whether the next call is the user's function as it is. Then the caller runs it, and reports to `ran`."""
+
+    def run(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
+    ) -> Any:
+        """Run any other call that began at `begin`; return its value, or `NEEDS_PLANNING`."""
+
+    def ran(self, seconds: float) -> None:
+        """Count a call that the caller ran as it is."""
+
+
+class NumpySite:
+    """Calls that stay on NumPy: it is the only device allowed, or other devices are not of interest yet."""
+
+    __slots__ = ("calls", "note", "runs_as_is", "seconds")
+
+    def __init__(self, note: HostNote) -> None:
+        self.note = note
+        self.runs_as_is = True
+        self.calls, self.seconds = 0, 0.0
+
+    def run(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
+    ) -> Any:
+        """Have the call planned."""
+        return NEEDS_PLANNING
+
+    def ran(self, seconds: float) -> None:
+        """Count a call."""
+        self.calls += 1
+        self.seconds += seconds
+
+    def report_to(self, chooser: DeviceChooser) -> float:
+        """Report all calls to the chooser of the site that takes over; return the seconds that they took together."""
+        chooser.baseline_ran(self.calls, self.seconds)
+        return self.seconds
