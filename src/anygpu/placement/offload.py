@@ -138,9 +138,7 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         known: Known | None = None,
     ) -> None:
         check_function(function)
-        # Another planner has other machines to choose from.
-        self._may_be_native = options.allows_native and planner is None
-        super().__init__(function, known or self._new_known(function, options), planner)
+        super().__init__(function, known or Known(options, code_of(function)), planner)
         self._task = name_of(function)
         self._note_of_new = note_of_new(self._task, options)
         functools.update_wrapper(self, function)
@@ -152,18 +150,15 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         self._binds = hasattr(type(function), "__get__") and not isinstance(function, types.MethodType)
         self._may_begin_on_host = _allows_numpy(options) and options.precision is None
         self._needs_no_planning = options.needs_no_planning
-
-    def _new_known(self, function: Callable[P, R], options: Options) -> Known:
-        """What is known of a function that is new, or that has other code than before."""
-        known = Known(options, code_of(function))
-        if self._may_be_native:
-            known.numpy_marks = marks_on(NUMPY)
+        # Another planner has other machines to choose from.
+        self._may_be_native = options.allows_native and planner is None
+        if self._may_be_native and known is None:
+            self._known.numpy_marks = marks_on(NUMPY)
             if is_marked(function, NATIVE):
-                known.native_marks = marks_on(NATIVE)
+                self._known.native_marks = marks_on(NATIVE)
                 from anygpu.placement.native_loading import begin_native
 
                 begin_native(compiles=False)
-        return known
 
     # -- calls
 
@@ -310,15 +305,13 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
 
         @property
         def __dict__(self) -> dict[str, Any]:
-            return _attributes.__get__(self)
+            return vars(_HasAttributes)["__dict__"].__get__(self)
 
         @__dict__.setter
         def __dict__(self, attributes: dict[str, Any]) -> None:
-            from anygpu.placement.redefining import function_of_same_code  # which only notebooks need
+            from anygpu.placement.redefining import set_attributes  # which only notebooks need
 
-            _attributes.__set__(self, dict(attributes))
-            self._function = function_of_same_code(self._function, attributes)
-            functools.update_wrapper(self, self._function)
+            self._function = set_attributes(vars(_HasAttributes)["__dict__"], self, attributes)
 
     def __copy__(self) -> Self:
         return self
@@ -337,15 +330,12 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         return _restored, (self._function, self.options)
 
 
-_attributes = vars(_HasAttributes)["__dict__"]
-
-
 def _of_function(name: str) -> property:
     """An attribute of the function itself, which may be set where Python allows that."""
 
     def set_to(self: Offloaded[..., Any], value: Any) -> None:
         setattr(self._function, name, value)
-        self._known = self._new_known(self._function, self.options)
+        self._known = Offloaded(self._function, self.options, self._find_planner)._known
 
     return property(lambda self: getattr(self._function, name), set_to)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from functools import update_wrapper
 from types import FunctionType
 from typing import Any
 
@@ -25,13 +25,17 @@ def _are_offloaded(old: Any, new: Any) -> bool:
     return isinstance(old, Offloaded) and isinstance(new, Offloaded)
 
 
-def function_of_same_code(old: Callable[..., Any], attributes: dict[str, Any]) -> Any:
-    """The function of a decorated one that was given the attributes of another: that of the other, if it has the same
-    code, else its own.
+def set_attributes(slot: Any, decorated: Offloaded[..., Any], attributes: dict[str, Any]) -> Any:
+    """Give a decorated function the attributes of another, by the `slot` of its dictionary; the function that it is for
+    from then on.
 
     `%autoreload` sets the code, and then the attributes. Where more decorators have made the function, all functions of
     these have one code, and the attributes are all that leads to the new one.
     """
+    slot.__set__(decorated, dict(attributes))
+    function: Any = decorated.function
     new = attributes.get("__wrapped__")
-    is_new = isinstance(new, FunctionType) and new.__code__ is getattr(old, "__code__", None)
-    return new if is_new else old
+    if isinstance(new, FunctionType) and new.__code__ is getattr(function, "__code__", None):
+        function = new
+    update_wrapper(decorated, function)
+    return function
