@@ -106,8 +106,6 @@ class Calls:
 
 
 class _HasAttributes:
-    """An object with attributes of its own, as a function has them."""
-
     __slots__ = ("__dict__",)
 
 
@@ -140,33 +138,27 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         known: Known | None = None,
     ) -> None:
         check_function(function)
-        # Another planner has other machines to choose from.
-        self._may_be_native = options.allows_native and planner is None
-        super().__init__(function, known or self._new_known(function, options), planner)
+        super().__init__(function, known or Known(options, code_of(function)), planner)
         self._task = name_of(function)
         self._note_of_new = note_of_new(self._task, options)
         functools.update_wrapper(self, function)
-        autoreload = sys.modules.get("IPython.extensions.autoreload")
-        if autoreload is not None:
-            from anygpu.calls.reloading import follow_reloads  # in notebooks alone
+        if "IPython.extensions.autoreload" in sys.modules:
+            from anygpu.placement.redefining import follow_reloads  # which only notebooks need
 
-            follow_reloads(autoreload)
+            follow_reloads()
         #: Whether the function becomes a method when it is an attribute of a class.
         self._binds = hasattr(type(function), "__get__") and not isinstance(function, types.MethodType)
         self._may_begin_on_host = _allows_numpy(options) and options.precision is None
         self._needs_no_planning = options.needs_no_planning
-
-    def _new_known(self, function: Callable[P, R], options: Options) -> Known:
-        """What is known of a function that is new, or that has other code than before."""
-        known = Known(options, code_of(function))
-        if self._may_be_native:
-            known.numpy_marks = marks_on(NUMPY)
+        # Another planner has other machines to choose from.
+        self._may_be_native = options.allows_native and planner is None
+        if self._may_be_native and known is None:
+            self._known.numpy_marks = marks_on(NUMPY)
             if is_marked(function, NATIVE):
-                known.native_marks = marks_on(NATIVE)
+                self._known.native_marks = marks_on(NATIVE)
                 from anygpu.placement.native_loading import begin_native
 
                 begin_native(compiles=False)
-        return known
 
     # -- calls
 
@@ -311,19 +303,13 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
 
         @property
         def __dict__(self) -> dict[str, Any]:
-            """The attributes. `%autoreload` replaces them by those of a new decorated function with the same code.
-
-            Where decorators have made that, it alone has what they hold.
-            """
-            return _attributes.__get__(self)
+            return vars(_HasAttributes)["__dict__"].__get__(self)
 
         @__dict__.setter
         def __dict__(self, attributes: dict[str, Any]) -> None:
-            _attributes.__set__(self, dict(attributes))
-            new = attributes.get("__wrapped__")
-            if isinstance(new, types.FunctionType) and new.__code__ is getattr(self, "__code__", None):
-                self._function = new
-            functools.update_wrapper(self, self._function)
+            from anygpu.placement.redefining import set_attributes  # which only notebooks need
+
+            self._function = set_attributes(vars(_HasAttributes)["__dict__"], self, attributes)
 
     def __copy__(self) -> Self:
         return self
@@ -342,20 +328,14 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         return _restored, (self._function, self.options)
 
 
-_attributes = vars(_HasAttributes)["__dict__"]
-
-
 def _of_function(name: str) -> property:
     """An attribute of the function itself, which may be set where Python allows that."""
 
-    def get(self: Offloaded[..., Any]) -> Any:
-        return getattr(self._function, name)
-
     def set_to(self: Offloaded[..., Any], value: Any) -> None:
         setattr(self._function, name, value)
-        self._known = self._new_known(self._function, self.options)
+        self._known = Offloaded(self._function, self.options, self._find_planner)._known
 
-    return property(get, set_to)
+    return property(lambda self: getattr(self._function, name), set_to)
 
 
 for _name in ("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__closure__", "__builtins__"):

@@ -488,7 +488,7 @@ class CaptureSearch:
         for each, member in list(attributes.items()):
             if each in _MAKING and not makes:
                 continue
-            is_reached = self._is_named(each) or (every and not (is_class and is_special(each)))
+            is_reached = self._is_named(each) or (every and not (is_class and each[:1] == each[-1:] == "_"))
             if is_reached or (is_class and self._runs_unnamed(each, member)):
                 self._look_at(position, "attribute", each, member, depth)
         if is_class or kind == "function":

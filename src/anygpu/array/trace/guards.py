@@ -367,7 +367,9 @@ def _failure(number: int, capture: Capture, names: dict[str, Any]) -> str | None
     if test is same_container and not capture.expected[2]:
         kind, length, _ = capture.expected
         names[e] = kind
-        return f"type({v}) is not {e} or len({v}) != {length}"
+        differs = f"len({v}) != {length}" if length else v
+        # The arguments of a call are a tuple, and its keywords a dict.
+        return differs if capture.parent < 0 else f"type({v}) is not {e} or {differs}"
     if test is same_defaults and capture.expected == (0, ()):
         return f"{v}.__defaults__ or {v}.__kwdefaults__"
     if test is same_array and capture.expected[0] is np.ndarray:
