@@ -25,11 +25,11 @@ from anygpu.program.independence import independent_cuts
 from anygpu.program.primitives import Linear, Primitive
 from anygpu.program.transforms import simplified
 from anygpu.receipts.receipt import host_operations
-from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_program
-from anygpu.testing.random_programs.error_bounds import disagreement
 from anygpu.workers.device_arrays import registry
 from benchmarks.report import this_machine
 from tests.support.laws import broken_by_cutting, broken_by_simplifying, broken_by_vmap
+from tests.support.random_programs import WEIGHTS, random_inputs, random_program
+from tests.support.random_programs.error_bounds import disagreement
 
 What = Literal["vmap", "cut", "fold", "engines"]
 

@@ -40,9 +40,9 @@ from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.receipts.receipt import host_operations
-from anygpu.testing.random_programs import random_program
 from anygpu.workers.device_arrays.registry import DeviceRegistry
 from benchmarks.report import say, this_machine
+from tests.support.random_programs import random_program
 from tests.support.wrong_results import Wrong, WrongRegistry, real_values, spoil
 
 #: In this process and without a compiler, so that a thousand functions take little time.

@@ -2,7 +2,7 @@
 
 Zeros of both signs, infinities, NaN, subnormals, limits of types, ties, large arguments, overflow, shifts by too much
 and division by zero, as arrays, scalars and constants, in every pair, through every elementwise primitive, cast,
-comparison, reduction and scan (`anygpu.testing.special_values`). `--adapter swiftshader` takes that Vulkan driver for
+comparison, reduction and scan (`tests.support.special_values`). `--adapter swiftshader` takes that Vulkan driver for
 WebGPU in place of the machine's own; `--what divide` and `--type float32` look at one function and type.
 """
 
@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from anygpu.testing.special_values import Tally, cases, tally
-from anygpu.testing.special_values.programs import TableCase
 from anygpu.workers.device_arrays.registry import DeviceRegistry
 from benchmarks.report import options_parser, say, this_machine
 from tests.support.faults import SWIFTSHADER
+from tests.support.special_values import Tally, cases, tally
+from tests.support.special_values.programs import TableCase
 
 #: Functions whose differences are printed, the worst first.
 SHOWN = 40

@@ -13,8 +13,8 @@ from anygpu.engines.numpy import lowering
 from anygpu.placement.agreement.analysis import analyse, flags_of
 from anygpu.placement.agreement.comparison import Judgement, judge, layout
 from anygpu.program.graph import Program
-from anygpu.testing.random_programs import random_program
 from anygpu.workers.device_arrays.registry import DeviceRegistry
+from tests.support.random_programs import random_program
 from tests.support.wrong_results import real_values, spoil
 
 

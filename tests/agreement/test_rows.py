@@ -14,7 +14,7 @@ from anygpu.placement.agreement import analysis, comparison, elementwise
 from anygpu.placement.agreement.analysis import Rows, analyse, analyse_rows
 from anygpu.placement.agreement.comparison import Judgement, judge
 from anygpu.placement.agreement.elementwise import filled
-from anygpu.testing.random_programs import random_program
+from tests.support.random_programs import random_program
 from tests.support.wrong_results import real_values
 
 X = np.random.default_rng(0).normal(size=(9_000, 4))

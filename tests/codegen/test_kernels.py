@@ -12,7 +12,7 @@ from anygpu.engines.driver import why_not
 from anygpu.program.graph import Program
 from tests.codegen import golden
 from tests.codegen.planning import CARD, PROCESSOR, plan, spec
-from tests.support.random_programs import programs
+from tests.support.program_strategies import programs
 
 TEXTS = golden.texts()
 

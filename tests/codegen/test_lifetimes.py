@@ -14,7 +14,7 @@ from anygpu.engines.codegen.schedule import schedule
 from anygpu.engines.driver import why_not
 from anygpu.program.graph import Program
 from tests.codegen.planning import TARGETS, plan, slots_of, spec
-from tests.support.random_programs import programs
+from tests.support.program_strategies import programs
 
 
 def stretches(planned: Schedule) -> dict[int, tuple[int, int]]:

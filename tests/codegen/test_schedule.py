@@ -33,7 +33,7 @@ from tests.codegen.planning import (
     spec,
     with_limits,
 )
-from tests.support.random_programs import programs
+from tests.support.program_strategies import programs
 
 every_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 

@@ -11,9 +11,9 @@ from anygpu.engines.numpy import lowering
 from anygpu.program.graph import Program
 from anygpu.program.ops.linear import Attend
 from anygpu.receipts.receipt import host_operations
-from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_program
-from anygpu.testing.random_programs.error_bounds import disagreement
 from anygpu.workers.device_arrays.registry import DeviceRegistry
+from tests.support.random_programs import WEIGHTS, random_inputs, random_program
+from tests.support.random_programs.error_bounds import disagreement
 
 #: All but torch compile every program, so they get fewer.
 COUNTS = {"cpu": 100, "torch": 400, "jax": 60, "webgpu": 10, "opencl": 2}

@@ -12,8 +12,8 @@ from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import Lack
 from anygpu.program.graph import Program
 from anygpu.program.transforms import simplified
-from anygpu.testing.special_values import Tally, cases, tally
 from anygpu.workers.device_arrays.registry import registry
+from tests.support.special_values import Tally, cases, tally
 
 
 @pytest.mark.parametrize(

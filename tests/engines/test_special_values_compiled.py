@@ -6,8 +6,8 @@ from itertools import islice
 
 import pytest
 
-from anygpu.testing.special_values import cases, tally
 from anygpu.workers.device_arrays.registry import registry
+from tests.support.special_values import cases, tally
 
 
 @pytest.mark.parametrize(

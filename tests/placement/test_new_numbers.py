@@ -13,7 +13,6 @@ import pytest
 
 from anygpu.errors import ResultMismatch
 from anygpu.placement.planner import Planner
-from anygpu.placement.strategies import SingleDevice
 from anygpu.placement.trust import Trust, number_kind
 from anygpu.program.graph import Program
 from anygpu.receipts.notes import last_receipt
@@ -74,10 +73,10 @@ def test_the_parts_of_complex_numbers() -> None:
 
 
 def test_numbers_are_known_by_kind_for_each_program_and_device() -> None:
-    trust, way = Trust(), SingleDevice(DEVICE)
+    trust = Trust()
     zero, other = number_kind(0), number_kind(5)
     assert trust.knows_numbers("p", DEVICE, (zero,))  # nothing was compared, which is asked elsewhere
-    trust.agree("p", DEVICE, way, (1,), (zero, zero))
+    trust.agree("p", DEVICE, None, 1, (zero, zero))
     assert trust.knows_numbers("p", DEVICE, (zero, zero))
     assert not trust.knows_numbers("p", DEVICE, (zero, other))
     assert trust.begin_comparing("p", DEVICE, (zero, other))
@@ -85,7 +84,7 @@ def test_numbers_are_known_by_kind_for_each_program_and_device() -> None:
     trust.end_comparing("p", DEVICE, (zero, other), agreed=True)
     assert trust.knows_numbers("p", DEVICE, (zero, other))
     assert not trust.knows_numbers("p", DEVICE, (other, other))
-    trust.agree("p", DEVICE, way, (2,), (zero, zero))
+    trust.agree("p", DEVICE, None, 2, (zero, zero))
     assert not trust.knows_numbers("p", DEVICE, (zero, other))
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from anygpu.placement.plan.choosing import DeviceChooser
 from anygpu.placement.retry import _next_best
-from anygpu.placement.strategies import SingleDevice
 from anygpu.workers.task_lifecycle import Task
 
 #: What a call takes on the devices that the caller has asked for, in the order of the predictions.
@@ -23,7 +22,7 @@ def next_best(*, waiting: dict[str, float], excluded: tuple[str, ...] = (), fail
         chooser.measured(name, seconds)
     for name in failed:
         chooser.failed(name, "")
-    predictions = {name: SimpleNamespace(way=SingleDevice(name)) for name in SECONDS}
+    predictions = {name: SimpleNamespace(chunks=None) for name in SECONDS}
     site: Any = SimpleNamespace(candidates=SimpleNamespace(predictions=predictions), chooser=chooser)
     planner: Any = SimpleNamespace(waiting=lambda: waiting)
     task = Task(name="f", devices=frozenset((*SECONDS, "numpy")), device="webgpu:1", excluded=excluded)

@@ -14,10 +14,10 @@ from anygpu.engines.numpy.lowering import run
 from anygpu.placement.plan.chunking import ChunkRefused, Chunks, chunks_for, corrected, memory_needed
 from anygpu.program.graph import Program
 from anygpu.program.independence import cut
-from anygpu.testing.random_programs import random_inputs
-from anygpu.testing.random_programs.error_bounds import disagreement
 from tests.plan.sampling import recorded
-from tests.support.random_programs import programs
+from tests.support.program_strategies import programs
+from tests.support.random_programs import random_inputs
+from tests.support.random_programs.error_bounds import disagreement
 
 
 def in_pieces(program: Program, chunks: Chunks, inputs: list[HostArray]) -> list[HostArray]:

@@ -18,9 +18,9 @@ from anygpu.placement.plan.calibration import Calibration
 from anygpu.placement.plan.predicting import predict, structure_of
 from anygpu.program.graph import Program, program_cost
 from anygpu.program.primitives import Constant, Input, Linear, Primitive, Reshape
-from anygpu.testing.random_programs import WEIGHTS
 from tests.plan.sampling import ALL, GPU, NUMPY, OPENCL, calibrations, recorded
-from tests.support.random_programs import programs
+from tests.support.program_strategies import programs
+from tests.support.random_programs import WEIGHTS
 
 WITH_LINEAR: dict[type[Primitive], float] = {**WEIGHTS, Linear: 3.0}
 

@@ -14,8 +14,8 @@ from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Primitive, Spec
 from anygpu.program.transforms import vmap
-from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_program
 from tests.support.laws import broken_by_vmap
+from tests.support.random_programs import WEIGHTS, random_inputs, random_program
 
 WITH_LINEAR: dict[type[Primitive], float] = {**WEIGHTS, p.Linear: 5}
 

@@ -16,7 +16,7 @@ from anygpu.program.functions import (
     Trait,
     having,
 )
-from anygpu.testing.special_values.comparison import binary_reference, unary_reference
+from tests.support.special_values.comparison import binary_reference, unary_reference
 
 #: Finite numbers of all sizes, with zeros of both signs.
 FINITE = np.concatenate([np.linspace(-40, 40, 801), [1e300, -1e300, 1e-300, -0.0, 710.0, -1e-9]])

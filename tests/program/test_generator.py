@@ -18,14 +18,14 @@ from anygpu.program import primitives as p
 from anygpu.program.dtypes import DTYPES, DType
 from anygpu.program.graph import Node, Program, Recorder
 from anygpu.program.primitives import PRIMITIVES, Primitive, Spec
-from anygpu.testing.random_programs import (
+from tests.support.program_strategies import programs
+from tests.support.random_programs import (
     NODE_GENERATORS,
     WEIGHTS,
     random_inputs,
     random_program,
 )
-from anygpu.testing.random_programs.error_bounds import disagreement, tolerance, tolerances
-from tests.support.random_programs import programs
+from tests.support.random_programs.error_bounds import disagreement, tolerance, tolerances
 
 EVERY_PRIMITIVE = set(PRIMITIVES) - {p.Input, p.Custom}
 WITH_LINEAR: dict[type[Primitive], float] = {**WEIGHTS, p.Linear: 3}

@@ -18,8 +18,8 @@ from anygpu.program.graph import Program, Recorder
 from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.primitives import Primitive, Shape, Spec
 from anygpu.program.transforms import vmap
-from anygpu.testing.random_programs import WEIGHTS, random_program
 from tests.support.laws import broken_by_cutting
+from tests.support.random_programs import WEIGHTS, random_program
 
 WITH_LINEAR: dict[type[Primitive], float] = {**WEIGHTS, p.Linear: 5}
 F: DType = "float64"

@@ -19,8 +19,8 @@ from anygpu.program.transforms import (
     without_dead_code,
     without_identities,
 )
-from anygpu.testing.random_programs import WEIGHTS, random_inputs, random_program
 from tests.support.laws import broken_by_simplifying
+from tests.support.random_programs import WEIGHTS, random_inputs, random_program
 
 WITH_LINEAR: dict[type[Primitive], float] = {**WEIGHTS, p.Linear: 5}
 MATRIX = Spec((3, 4), "float32")

@@ -26,9 +26,9 @@ from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import as_arguments
 from anygpu.program.graph import Program
 from anygpu.runtime.batches import MOST_VARIANTS, Batch, BatchResults, LaunchBatches
-from anygpu.testing.random_programs.error_bounds import disagreement
 from anygpu.workers.device_arrays.registry import DeviceRegistry
 from anygpu.workers.worker import Worker
+from tests.support.random_programs.error_bounds import disagreement
 
 DEVICES = ("numpy", "opencl:0", "webgpu:0")
 

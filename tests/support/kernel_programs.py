@@ -30,7 +30,7 @@ from anygpu.program.ops.linear import Attend
 from anygpu.program.primitives import Gather, Primitive, Scatter, Spec
 from anygpu.program.transforms import simplified
 from anygpu.testing.cases import conformance_programs
-from anygpu.testing.random_programs import WEIGHTS, random_program
+from tests.support.random_programs import WEIGHTS, random_program
 
 COUNT = 1000
 

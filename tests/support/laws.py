@@ -16,8 +16,8 @@ from anygpu.base.typing import HostArray
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.transforms import Evaluate, simplified, vmap
-from anygpu.testing.random_programs import random_inputs
-from anygpu.testing.random_programs.error_bounds import disagreement
+from tests.support.random_programs import random_inputs
+from tests.support.random_programs.error_bounds import disagreement
 
 Run = Callable[[Program, Sequence[HostArray]], list[HostArray]]
 

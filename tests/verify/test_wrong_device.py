@@ -41,7 +41,7 @@ def number_of(check: VerifyCheck, name: str) -> int:
 
 
 def test_a_wrong_function_is_named_with_its_seed_its_driver_and_the_command() -> None:
-    seed = seed_with("tanh", 641)
+    seed = seed_with("tanh", 1037)
     device, record = verified("tanh", programs(1, first=seed), seed)
     assert not record.is_clean
     (finding,) = record.findings
@@ -83,7 +83,7 @@ def test_a_crash_is_a_finding_and_the_command_survives_it() -> None:
 
 
 def test_the_same_cases_are_right_without_the_fault() -> None:
-    seed = seed_with("tanh", 641)
+    seed = seed_with("tanh", 1037)
     checks = chosen(("programs",), all_checks(1, first=seed))
     record = verify_device(registry.find("webgpu").facts, checks, Silent(), seconds=120, number=seed, timeout=100)
     assert (record.is_clean, record.findings) == (True, ())

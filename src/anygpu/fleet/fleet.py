@@ -29,7 +29,6 @@ from anygpu.placement.offload import Result
 from anygpu.placement.options import CallOptions, TaskOptions
 from anygpu.placement.place_call import choose, run_with_retries, trace_and_predict
 from anygpu.placement.plan.plan import Plan
-from anygpu.placement.strategies import SingleDevice
 from anygpu.placement.undecorated import unwrapped
 from anygpu.receipts.notes import publish
 from anygpu.receipts.receipt import PhaseTimer
@@ -179,7 +178,7 @@ class Fleet(Runtime):
             choice = choose(call)
         device = choice.candidate
         facts = call.site.candidates.predictions.get(device)
-        if choice.checks is not None or facts is None or not isinstance(facts.way, SingleDevice):
+        if choice.checks is not None or facts is None or facts.chunks is not None:
             return None
         visit = scheduler.visit(site.task, device, site.chooser.estimate(device) or 0.0) if node_of(device) else None
         if visit is None:

@@ -20,7 +20,6 @@ from anygpu.placement.plan.choosing import DeviceChooser
 from anygpu.placement.plan.plan import Basis, Candidate, Plan, Refused
 from anygpu.placement.plan.predicting import MOST_GROUPED, SECONDS_FOR_EACH, Expected, doubt_about, predict
 from anygpu.placement.planner import Planner
-from anygpu.placement.strategies import Chunked, SingleDevice, Strategy
 from anygpu.program.graph import Program, program_cost
 from anygpu.program.primitives import Argsort
 
@@ -40,9 +39,10 @@ def _sorts_as_numpy(program: Program) -> bool:
 
 
 class Prediction(NamedTuple):
-    """The prediction for one strategy. Times are in seconds."""
+    """The prediction for one device. Times are in seconds."""
 
-    way: Strategy
+    #: Pieces that the program runs in, one after the other, where as a whole it does not fit into the device's memory.
+    chunks: Chunks | None
     #: What calibrations alone say.
     plain: Expected
     seconds: float
@@ -56,6 +56,11 @@ class Prediction(NamedTuple):
     kind: DeviceKind
     #: How far predictions for the device were off so far, if that was far.
     doubt: str | None = None
+
+    @property
+    def how(self) -> str | None:
+        """The chunks in words, for receipts; `None` where it runs as a whole."""
+        return self.chunks.how if self.chunks is not None else None
 
 
 class Candidates:
@@ -215,18 +220,18 @@ class Candidates:
         plain, seconds = planner.expected(
             program, device, resident_bytes=resident_bytes, keep=self._has_anygpu_arrays and device.id == baseline
         )
-        way: Strategy = SingleDevice(device.id)
+        chunks: Chunks | None = None
         if not is_baseline or device.id != "numpy":
             room = usable_bytes(device)
             if room is not None and plain.peak_bytes > room:
-                chunks = self.chunks(device.id, room)
-                if isinstance(chunks, str):
+                found = self.chunks(device.id, room)
+                if isinstance(found, str):
                     return Refused(
                         device.id,
                         f"{device.id} would need {readable_bytes(plain.peak_bytes)}, and {readable_bytes(room)} is "
-                        f"usable; it cannot be split into chunks: {chunks}",
+                        f"usable; it cannot be split into chunks: {found}",
                     )
-                way = Chunked(device.id, chunks)
+                chunks = found
         calibration = planner.calibration(device)
         once = 0.0
         if not is_baseline:
@@ -239,7 +244,7 @@ class Candidates:
             tuning = budget()
         doubt = doubt_about(device.id, seconds / plain.seconds) if plain.seconds else None
         is_measured = calibration.source == "measured"
-        return Prediction(way, plain, seconds, once, tuning, is_measured, lack, device.kind, doubt)
+        return Prediction(chunks, plain, seconds, once, tuning, is_measured, lack, device.kind, doubt)
 
     def chunks(self, device: str, room: int) -> Chunks | str:
         """Cut the program so that a piece needs at most `room` bytes; a sentence that says why if it cannot be."""
@@ -274,18 +279,18 @@ class Candidates:
 
     def use_chunks(self, name: str, chunks: Chunks) -> None:
         """Calls run there in chunks from now on. It is a new table: other threads may be reading the old one."""
-        self.predictions = self.predictions | {name: self.predictions[name]._replace(way=Chunked(name, chunks))}
+        self.predictions = self.predictions | {name: self.predictions[name]._replace(chunks=chunks)}
 
     def learn_chunk_memory(self, name: str, peak_bytes: int) -> None:
         """Learn from the peak memory of a call in chunks, in bytes, and cut the next call smaller if it was more than
         predicted.
         """
-        way = self.predictions[name].way if name in self.predictions else None
-        if isinstance(way, Chunked):
+        chunks = self.predictions[name].chunks if name in self.predictions else None
+        if chunks is not None:
             from anygpu.placement.plan.chunking import corrected
 
             old = self._chunk_corrections.get(name, 1.0)
-            new = corrected(old, way.chunks.peak_bytes, peak_bytes)
+            new = corrected(old, chunks.peak_bytes, peak_bytes)
             self._chunk_corrections[name] = new
             if new > old * 1.1:
                 self.evaluated = False
@@ -319,7 +324,7 @@ class Candidates:
                     basis=basis,
                     phases=facts.plain.phases,
                     peak_bytes=facts.plain.peak_bytes,
-                    how=facts.way.how,
+                    how=facts.how,
                     network_seconds=facts.plain.network if node_of(name) else None,
                     sentence=self._sentence(name, facts, basis, seconds),
                 )

@@ -24,7 +24,7 @@ from anygpu.placement.candidates import Prediction
 from anygpu.placement.machine import lacking
 from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.planner import Planner
-from anygpu.placement.strategies import SingleDevice, Strategy, as_arguments, execute
+from anygpu.placement.strategies import as_arguments, execute
 from anygpu.placement.trust import (
     Filters,
     Sample,
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from anygpu.array.trace.traced import CallInputs
     from anygpu.placement.agreement.comparison import Difference
     from anygpu.placement.mismatches import Mismatch
+    from anygpu.placement.plan.chunking import Chunks
 
 
 class Instead(NamedTuple):
@@ -71,9 +72,8 @@ class DeviceRun(NamedTuple):
     value: Any
     #: What the worker says of it.
     ran: Ran
-    #: The prediction for the device, how the program ran if not as a whole, and the seconds that the chooser expected.
+    #: The prediction for the device, and the seconds that the chooser expected.
     prediction: Prediction
-    how: str | None
     predicted: float | None
     program: Program
     #: The seconds that count for later calls.
@@ -95,17 +95,17 @@ def run_on_device(
     prediction = site.candidates.predictions.get(name)
     if values is None or prediction is None:  # another thread has traced it anew, or given that up
         return Instead(choice.sentence, on_numpy=True)
-    program, way = call.traced.program, prediction.way
+    program, chunks = call.traced.program, prediction.chunks
     worker = planner.worker(name, site.options)
     if site.options.fallback == "raise" and node_of(name) is not None:
         _require_that_it_can(name, worker, program)
-    check = Check(call, name, way, values)
+    check = Check(call, name, chunks, values)
     instead = check.before(worker)
     if instead is not None:
         return instead
     begin, disturbed = planner.clock(), planner.pace.exploring
     conditions = planner.watch.begin(begin)
-    given, ran = _execute(call, name, way, values, worker, predicted, keeps=check.keeps)
+    given, ran = _execute(call, name, chunks, values, worker, predicted, keeps=check.keeps)
     value = check.after(ran.results, given)
     if isinstance(value, Instead):
         return value
@@ -117,7 +117,7 @@ def run_on_device(
     if check.keeps and site.chooser.baseline == "numpy":
         # The first use of the result pays for the way back, which results on NumPy do not need.
         took += planner.reading(name, sum(spec.nbytes for spec in program.results))
-    return DeviceRun(value, ran, prediction, way.how, predicted, program, took, disturbed, busy)
+    return DeviceRun(value, ran, prediction, predicted, program, took, disturbed, busy)
 
 
 def _require_that_it_can(name: str, worker: Worker, program: Program) -> None:
@@ -133,7 +133,7 @@ def _require_that_it_can(name: str, worker: Worker, program: Program) -> None:
 def _execute(
     call: Call,
     name: str,
-    way: Strategy,
+    chunks: Chunks | None,
     values: Sequence[Any],
     worker: Worker,
     predicted: float | None,
@@ -147,10 +147,10 @@ def _execute(
         resident = name if keeps and call.site.options.isolation is None else None
         given = as_arguments(values, program, resident)
         ran = execute(
-            way,
             program,
             given,
             worker,
+            chunks=chunks,
             keep=keeps,
             timeout=call.timeout,
             between=call.between,
@@ -169,16 +169,16 @@ class Check:
     It is made for one call on the caller's thread. Comparisons that take long are left to the background.
     """
 
-    __slots__ = ("_call", "_device", "_modes", "_traced", "_values", "_way", "keeps")
+    __slots__ = ("_call", "_chunks", "_device", "_modes", "_traced", "_values", "keeps")
 
-    def __init__(self, call: Call, device: str, way: Strategy, values: CallInputs) -> None:
-        """`values` are what the program takes for this call, and `way` is how it runs on the device."""
-        self._call, self._device, self._way = call, device, way
+    def __init__(self, call: Call, device: str, chunks: Chunks | None, values: CallInputs) -> None:
+        """`values` are what the program takes for this call, which runs in `chunks` if there are any."""
+        self._call, self._device, self._chunks = call, device, chunks
         self._traced, self._values = call.traced, values
         self._modes = modes_now()
         #: Whether results stay on the device, as arrays of anygpu's own.
         site = call.site
-        self.keeps = site.has_anygpu_arrays and isinstance(way, SingleDevice) and site.options.check != "always"
+        self.keeps = site.has_anygpu_arrays and chunks is None and site.options.check != "always"
 
     # -- before
 
@@ -191,7 +191,7 @@ class Check:
         found = loud(self._modes)
         if found is not None and chooser.baseline == "numpy":
             return Instead(found)
-        if chooser.checked and not trust.agreed(self._traced.program.key, name, self._way, worker.generation):
+        if chooser.checked and not trust.agreed(self._traced.program.key, name, self._chunks, worker.generation):
             with call.planner.lock:
                 chooser.distrust(name)
             return Instead(f"{name} has not been compared with NumPy since it was opened or the function was traced.")
@@ -421,7 +421,8 @@ def _check_again(planner: Planner, site: CallSite, function: Callable[..., Any],
     try:
         with planner.trying(()):
             worker = planner.worker(name, site.options)
-            ran = execute(facts.way, sample.traced.program, sample.inputs, worker, timeout=site.options.timeout)
+            program, timeout = sample.traced.program, site.options.timeout
+            ran = execute(program, sample.inputs, worker, chunks=facts.chunks, timeout=timeout)
         return agrees(planner, site, function, name, sample, ran.results, before_use=False)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
         with planner.lock:

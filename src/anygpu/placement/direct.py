@@ -17,7 +17,6 @@ from anygpu.calls.site import NEEDS_PLANNING
 from anygpu.engines.protocol import DirectRun
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.strategies import SingleDevice
 from anygpu.placement.trust import USUAL_MODES, is_finite, loud, mode_token, modes_now, warns
 from anygpu.receipts.notes import Repeated, listeners, made, publish
 from anygpu.receipts.notes import last as last_receipt
@@ -114,8 +113,8 @@ def direct_calls(call: Call, receipt: Receipt) -> DirectCalls | None:
         return None
     if len(receipt.attempts) != 1 or receipt.host_operations or receipt.program != traced.program.key:
         return None
-    ways = [each.way for each in site.candidates.predictions.values()]
-    if ways != [SingleDevice(receipt.device)]:
+    predictions = site.candidates.predictions
+    if list(predictions) != [receipt.device] or predictions[receipt.device].chunks is not None:
         return None
     worker = call.planner.worker(receipt.device, options)
     if not isinstance(worker, ThreadWorker):

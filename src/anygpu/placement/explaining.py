@@ -12,7 +12,6 @@ from anygpu.placement.call import Call
 from anygpu.placement.native_calls import NativeCalls
 from anygpu.placement.place_call import choose, require_what_was_asked_for
 from anygpu.placement.plan.plan import Candidate, Plan
-from anygpu.placement.strategies import SingleDevice
 from anygpu.workers.thread import ThreadWorker
 
 
@@ -84,7 +83,7 @@ def _predicted(call: Call) -> Candidate | None:
 def _listing(call: Call, name: str) -> str | None:
     """The loop nests that the engine `cpu` makes of the program, as text; `None` for other devices."""
     traced, prediction = call.site.programs.current, call.site.candidates.predictions.get(name)
-    if name != CPU or traced is None or (prediction is not None and not isinstance(prediction.way, SingleDevice)):
+    if name != CPU or traced is None or (prediction is not None and prediction.chunks is not None):
         return None
     worker = call.planner.worker(name, call.site.options)
     return worker.listing(traced.program) if isinstance(worker, ThreadWorker) else None

@@ -23,10 +23,9 @@ from anygpu.placement.device_call import agrees, check_sample, is_ordinary, samp
 from anygpu.placement.machine import lacking
 from anygpu.placement.plan.choosing import DOUBT
 from anygpu.placement.planner import CALIBRATION_SECONDS, NO_GPU, Planner
-from anygpu.placement.strategies import SingleDevice, Strategy, execute
+from anygpu.placement.strategies import execute
 from anygpu.placement.trust import Sample, learn_flags, number_kinds
-from anygpu.program.graph import Program
-from anygpu.workers.worker import Worker, default_budget
+from anygpu.workers.worker import default_budget
 
 #: Runs of a trial: the first compiles and fills caches, the best of the others counts.
 _RUNS = 3
@@ -272,7 +271,7 @@ def _try_out(
             return
         with planner.lock:
             kinds = number_kinds(sample.traced, sample.inputs)
-            site.trust.agree(sample.traced.program.key, name, facts.way, generation, kinds)
+            site.trust.agree(sample.traced.program.key, name, facts.chunks, generation, kinds)
             chooser.tried(name, tried.seconds, busy=tried.busy)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the caller's calls go on
         with planner.lock:
@@ -324,8 +323,9 @@ def _try_on_worker(
     # The explorer has tuned what there was time for, and saved it.
     with planner.pace, planner.trying((name,)), tuning_limited_to(0.0):
         worker = planner.worker(name, site.options)
-        _prepare(facts.way, program, worker)
-        ran = execute(facts.way, program, sample.inputs, worker, timeout=site.options.timeout)
+        if facts.chunks is None:  # what is cut is compiled when it runs
+            worker.prepare(program)
+        ran = execute(program, sample.inputs, worker, chunks=facts.chunks, timeout=site.options.timeout)
     is_known = any(_same_bits(each, ran.results) for each in runs)
     if site.chooser.checked and not is_known and not agrees(planner, site, function, name, sample, ran.results):
         return None
@@ -347,15 +347,17 @@ def _run_trial(
     chooser, worker = site.chooser, planner.explorer(name)
     # A short process is over before sizes of kernels are found.
     has_time = planner.pace.allowance(planner.seconds) > facts.once + 2 * facts.tuning
-    with tuning_limited_to(None if has_time else 0.0):
-        _prepare(facts.way, sample.traced.program, worker)
+    program = sample.traced.program
+    if facts.chunks is None:
+        with tuning_limited_to(None if has_time else 0.0):
+            worker.prepare(program)
     best = float("inf")
     first: list[Any] = []
     for number in range(_RUNS):
         if planner.background.closed:
             return None
         begin = planner.clock()
-        ran = execute(facts.way, sample.traced.program, sample.inputs, worker, timeout=site.options.timeout)
+        ran = execute(program, sample.inputs, worker, chunks=facts.chunks, timeout=site.options.timeout)
         seconds = planner.clock() - begin
         first = first or ran.results
         if number:
@@ -364,12 +366,6 @@ def _run_trial(
                 break
     # What compiling gave, and what runs later: the same bits need no second look.
     return best, [ran.results] if _same_bits(first, ran.results) else [first, ran.results]
-
-
-def _prepare(way: Strategy, program: Program, worker: Worker) -> None:
-    """Compile a program that runs as a whole. What is cut is compiled when it runs."""
-    if isinstance(way, SingleDevice):
-        worker.prepare(program)
 
 
 def _same_bits(one: Sequence[Any], other: Sequence[Any]) -> bool:

@@ -337,7 +337,7 @@ def run_at(
         reason=choice.sentence,
         attempts=attempts,
         predicted=outcome.predicted,
-        how=outcome.how,
+        how=outcome.prediction.how,
         program=outcome.program.key,
         unknown=unknown,
     )

@@ -19,7 +19,6 @@ from anygpu.placement.options import Options
 from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.plan.chunking import Chunks
 from anygpu.placement.planner import Planner
-from anygpu.placement.strategies import Chunked
 from anygpu.receipts.receipt import warn_fallback
 from anygpu.workers.task_lifecycle import (
     Action,
@@ -194,8 +193,8 @@ def _smaller(site: CallSite, name: str, failure: AnyGPUError) -> Chunks | None:
     facts = site.candidates.predictions.get(name)
     if not isinstance(failure, AllocationError) or facts is None:
         return None
-    if isinstance(facts.way, Chunked):
-        room = facts.way.chunks.peak_bytes // 2
+    if facts.chunks is not None:
+        room = facts.chunks.peak_bytes // 2
     else:
         room = min(failure.limit or facts.plain.peak_bytes, facts.plain.peak_bytes) // 2
     chunks = site.candidates.chunks(name, room)

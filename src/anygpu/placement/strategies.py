@@ -1,9 +1,9 @@
-"""The strategies for running a program on a device (whole, or in chunks), and running them."""
+"""Running a program on the worker of a device: as a whole, or in chunks that fit into its memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,36 +17,6 @@ from anygpu.workers.worker import Argument, Ran, Worker
 
 if TYPE_CHECKING:
     from anygpu.placement.plan.chunking import Chunks
-
-
-class SingleDevice(NamedTuple):
-    """The whole program on one device."""
-
-    device: str
-
-    @property
-    def how(self) -> str | None:
-        """How it runs, for receipts; `None` as it runs as a whole."""
-        return None
-
-
-class Chunked(NamedTuple):
-    """The program in chunks along its independent axis, one after the other, so that each fits into the device's
-    memory.
-    """
-
-    device: str
-    chunks: Chunks
-
-    @property
-    def how(self) -> str | None:
-        """The number and length of chunks, for receipts."""
-        axes = [axis for axis in self.chunks.cut.outputs if axis is not None]
-        axis = f" along axis {axes[0]} of the result" if axes else ""
-        return f"in {self.chunks.count} chunks of at most {self.chunks.piece}{axis}"
-
-
-Strategy = SingleDevice | Chunked
 
 
 def as_arguments(values: Sequence[Any], program: Program, resident: str | None) -> list[Argument]:
@@ -68,34 +38,32 @@ def as_arguments(values: Sequence[Any], program: Program, resident: str | None) 
 
 
 def execute(
-    way: Strategy,
     program: Program,
     arguments: Sequence[Argument],
     worker: Worker,
     *,
+    chunks: Chunks | None = None,
     keep: bool = False,
     timeout: float | None = None,
     between: Callable[[], None] | None = None,
     starting: Callable[[], None] | None = None,
 ) -> Ran:
-    """Run a program by a strategy on the worker of its device; the results, phases and counts of all runs together.
+    """Run a program, in `chunks` if there are any; the results, phases and counts of all runs together.
 
     `between` is called before each chunk but the first, and ends the run by raising. So does `starting`, which is
     called when the run begins: as soon as its device is free for it, if it runs there as a whole. With `keep` results
     stay on the device, if it is one. `timeout` is in seconds, for each run of a worker.
     """
-    if starting is not None and not isinstance(way, SingleDevice):
+    if starting is not None and chunks is not None:
         starting()
     # A worker of this process may call a kernel's reference.
     token = enter(True)
     try:
-        match way:
-            case SingleDevice():
-                if starting is None:
-                    return worker.run(program, arguments, keep=keep, timeout=timeout)
-                return worker.run(program, arguments, keep=keep, timeout=timeout, starting=starting)
-            case Chunked(chunks=chunks):
-                return _in_chunks(worker, chunks, program, arguments, timeout, between)
+        if chunks is not None:
+            return _in_chunks(worker, chunks, program, arguments, timeout, between)
+        if starting is None:
+            return worker.run(program, arguments, keep=keep, timeout=timeout)
+        return worker.run(program, arguments, keep=keep, timeout=timeout, starting=starting)
     finally:
         leave(token)
 

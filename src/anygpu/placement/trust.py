@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from anygpu.array.trace.traced import Traced
     from anygpu.placement.agreement.analysis import Flag
     from anygpu.placement.agreement.comparison import Judgement
-    from anygpu.placement.strategies import Strategy
+    from anygpu.placement.plan.chunking import Chunks
 
 #: Programs and orders of memory that are remembered for one kind of calls.
 _MOST = 64
@@ -51,12 +51,12 @@ class Sample(NamedTuple):
 class Trust:
     """The comparisons of one call site: which programs agreed on which workers, and what NumPy's results look like.
 
-    An agreement holds for a program, a strategy and the generation of its worker, and for the kinds of numbers that
+    An agreement holds for a program, its chunks and the generation of its worker, and for the kinds of numbers that
     were among the arguments.
     """
 
     def __init__(self) -> None:
-        self._agreed: dict[tuple[str, str], tuple[Strategy, int]] = {}
+        self._agreed: dict[tuple[str, str], tuple[Chunks | None, int]] = {}
         #: By the same keys: for each number among the inputs, the kinds that were compared, and what is being compared.
         self._kinds: dict[tuple[str, str], list[set[NumberKind]]] = {}
         self._comparing: set[tuple[str, str, tuple[NumberKind, ...]]] = set()
@@ -89,22 +89,22 @@ class Trust:
         self,
         program: str,
         name: str,
-        way: Strategy,
+        chunks: Chunks | None,
         generation: int,
         kinds: Sequence[NumberKind] = (),
     ) -> None:
-        """Note that this program, run in this way by a worker of this generation, gave what NumPy gives for such
+        """Note that this program, run in these chunks by a worker of this generation, gave what NumPy gives for such
         numbers.
         """
         if len(self._agreed) >= _MOST:
             self._agreed.clear()
             self._kinds.clear()
-        self._agreed[program, name] = (way, generation)
+        self._agreed[program, name] = (chunks, generation)
         self.begin_with_numbers(program, name, kinds)
 
-    def agreed(self, program: str, name: str, way: Strategy, generation: int) -> bool:
-        """Whether this program has agreed with NumPy there, in this way and since this worker was opened."""
-        return self._agreed.get((program, name)) == (way, generation)
+    def agreed(self, program: str, name: str, chunks: Chunks | None, generation: int) -> bool:
+        """Whether this program has agreed with NumPy there, in these chunks and since this worker was opened."""
+        return self._agreed.get((program, name)) == (chunks, generation)
 
     # -- numbers among the arguments
 

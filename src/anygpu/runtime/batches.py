@@ -34,7 +34,6 @@ from anygpu.placement.plan.candidate_history import calls_between_samples
 from anygpu.placement.plan.chunking import FILLED, SIZES, BatchPlan, BatchTimes, Missed, Weighed, weigh
 from anygpu.placement.plan.predicting import predict
 from anygpu.placement.planner import Planner
-from anygpu.placement.strategies import SingleDevice
 from anygpu.placement.trust import Sample, compared, is_finite
 from anygpu.program.graph import Program
 from anygpu.program.transforms import vmap
@@ -305,13 +304,7 @@ class LaunchBatches:
         if site is None:
             return None
         traced, facts = site.programs.current, site.candidates.predictions.get(device)
-        if (
-            traced is None
-            or site.has_anygpu_arrays
-            or len(calls) < 2
-            or facts is None
-            or not isinstance(facts.way, SingleDevice)
-        ):
+        if traced is None or site.has_anygpu_arrays or len(calls) < 2 or facts is None or facts.chunks is not None:
             return None
         found = planner.device(device)
         if found is None:

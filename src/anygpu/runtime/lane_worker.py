@@ -30,7 +30,6 @@ from anygpu.placement.place_call import choose, receipt_of, run_at, run_untraced
 from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.planner import Planner
 from anygpu.placement.retry import handle_failure, next_choice, one_line, refusal, task_for
-from anygpu.placement.strategies import Chunked
 from anygpu.placement.trust import is_finite, is_shown, number_kinds
 from anygpu.receipts.notes import made
 from anygpu.receipts.receipt import Attempt, Phases, PhaseTimer, Receipt, attribute_to_line, queued_receipt
@@ -94,7 +93,7 @@ class LaneWorker:
     def can_stop(self, job: Job) -> bool:
         """Whether the task runs in pieces, between which it can be stopped."""
         facts = job.call.site.candidates.predictions.get(job.choice.candidate) if job.choice is not None else None
-        return facts is not None and isinstance(facts.way, Chunked)
+        return facts is not None and facts.chunks is not None
 
     def kill(self, job: Job) -> None:
         """Kill the worker that runs the task."""

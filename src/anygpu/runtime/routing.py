@@ -23,7 +23,6 @@ from anygpu.placement.plan.candidate_history import ChoiceKind, DeviceChoice, Wa
 from anygpu.placement.plan.choosing import LOOKED_AT
 from anygpu.placement.plan.chunking import SIZES
 from anygpu.placement.planner import Planner
-from anygpu.placement.strategies import Chunked, SingleDevice
 from anygpu.runtime.batches import Batch, LaunchBatches
 from anygpu.runtime.lanes import PLANNING, Job, LaneIndex, LaneLoad, LaneType, LaneWaitingTimes
 from anygpu.runtime.stacking import OpaqueBatches
@@ -218,7 +217,7 @@ class Routing:
         facts = job.call.site.candidates.predictions.get(job.choice.candidate if job.choice is not None else "numpy")
         if facts is None:
             return job.nbytes
-        return facts.way.chunks.peak_bytes if isinstance(facts.way, Chunked) else facts.plain.peak_bytes
+        return facts.chunks.peak_bytes if facts.chunks is not None else facts.plain.peak_bytes
 
     def has_room(self, lane: LaneLoad, job: Job) -> bool:
         """Whether it fits beside the running tasks. A task that runs alone is split if necessary."""
@@ -246,7 +245,7 @@ class Routing:
         if site.has_anygpu_arrays or site.options.isolation == "thread" or site.options.check == "always":
             return False
         facts = site.candidates.predictions.get(choice.candidate)
-        return facts is not None and isinstance(facts.way, SingleDevice) and choice.candidate != "numpy"
+        return facts is not None and facts.chunks is None and choice.candidate != "numpy"
 
     def how_many(self, lane: LaneLoad, job: Job, there: int) -> int:
         """How many of the `there` waiting tasks of its kind to take at once."""

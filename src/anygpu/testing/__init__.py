@@ -2,8 +2,8 @@
 
 `FakeEngine` and `FakeMemory` have faults that a test can set, `ManualClock` only moves when told to, `FakeProcessors`
 are as busy as a test says, and the functions that begin with `check_` are the conformance suites: run them on an
-engine, a worker or a memory resource of your own. `random_programs` and `special_values` are what engines are compared
-with NumPy on, in the tests and by `anygpu verify`, which alone in the package imports this.
+engine, a worker or a memory resource of your own. `anygpu verify`, in `testing/verify`, is the only part of the package
+that imports this.
 """
 
 from anygpu.testing.conformance import check_engine_probe, check_engine_programs, check_worker

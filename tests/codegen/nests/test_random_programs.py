@@ -9,9 +9,9 @@ import pytest
 from anygpu.engines.codegen.nests import steps
 from anygpu.engines.codegen.nests.schedule import nests
 from anygpu.engines.numpy.lowering import run
-from anygpu.testing.random_programs import random_inputs, random_program
-from anygpu.testing.random_programs.error_bounds import disagreement
 from tests.support.nest_interpreter import interpreted
+from tests.support.random_programs import random_inputs, random_program
+from tests.support.random_programs.error_bounds import disagreement
 
 
 @pytest.mark.parametrize("first", range(0, 240, 20))

@@ -14,9 +14,9 @@ from anygpu.program import primitives as p
 from anygpu.program.dtypes import KIND
 from anygpu.program.functions import COMPARISONS
 from anygpu.program.graph import Program
-from anygpu.testing.random_programs import random_inputs, random_program
-from anygpu.testing.random_programs.error_bounds import disagreement
 from tests.engines.cpu.guarded import Edge, run_guarded
+from tests.support.random_programs import random_inputs, random_program
+from tests.support.random_programs.error_bounds import disagreement
 
 EDGES: tuple[Edge, ...] = ("begin", "end")
 _EXACT_UNARY = frozenset(

@@ -10,9 +10,9 @@ import pytest
 
 from anygpu.engines.cpu.engine import executable
 from anygpu.engines.numpy import lowering
-from anygpu.testing.random_programs import random_inputs, random_program
-from anygpu.testing.random_programs.error_bounds import disagreement
 from tests.engines.cpu.arm import qemu, run_on_arm
+from tests.support.random_programs import random_inputs, random_program
+from tests.support.random_programs.error_bounds import disagreement
 
 pytestmark = pytest.mark.skipif(qemu() is None and "CI" not in os.environ, reason="needs qemu-user-static")
 

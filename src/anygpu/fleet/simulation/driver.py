@@ -39,7 +39,6 @@ from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.plan.predicting import predict
 from anygpu.placement.planner import Planner
 from anygpu.placement.retry import LockedTask
-from anygpu.placement.strategies import SingleDevice
 from anygpu.receipts.receipt import Phases
 from anygpu.runtime.batches import Batch
 from anygpu.runtime.intake import DeadlineHeap
@@ -495,7 +494,7 @@ def _calls(
     site.candidates.adopt(
         {
             name: Prediction(
-                way=SingleDevice(name),
+                chunks=None,
                 plain=expected,
                 seconds=scenario.alone_seconds,
                 once=0.0,

@@ -41,6 +41,13 @@ class Chunks(msgspec.Struct, frozen=True):
     #: Predicted for the longest.
     peak_bytes: int
 
+    @property
+    def how(self) -> str:
+        """The number and length of chunks, for receipts."""
+        axes = [axis for axis in self.cut.outputs if axis is not None]
+        axis = f" along axis {axes[0]} of the result" if axes else ""
+        return f"in {self.count} chunks of at most {self.piece}{axis}"
+
 
 class ChunkRefused(msgspec.Struct, frozen=True):
     """Why a program cannot be cut so that it fits."""

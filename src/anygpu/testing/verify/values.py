@@ -19,10 +19,6 @@ from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program
 from anygpu.testing.cases import REFERENCE_DTYPES, ConformanceProgram, conformance_programs, tame, transported
 from anygpu.testing.conformance import conformance_difference, same_bits
-from anygpu.testing.random_programs import random_inputs, random_program
-from anygpu.testing.random_programs.error_bounds import disagreement
-from anygpu.testing.special_values import Tally, cases, count
-from anygpu.testing.special_values.programs import TableCase as Table
 from anygpu.testing.verify import (
     ActCase,
     Comparison,
@@ -33,6 +29,8 @@ from anygpu.testing.verify import (
     VerifyCheck,
     judged,
 )
+from anygpu.testing.verify.seeded_programs import seeded_program
+from anygpu.testing.verify.special_values import SpecialProgram, special_programs
 
 # -- every type travels to the device and back unchanged, and calls return what NumPy's would: values, dtype, shape
 
@@ -192,50 +190,24 @@ SIZES = VerifyCheck(
 
 
 @cache
-def _tables() -> tuple[Table, ...]:
-    return tuple(cases("some"))
-
-
-def _name(table: Table) -> str:
-    first, last = table.checks[0], table.checks[-1]
-    what = first.what if len(table.checks) == 1 else f"{first.what} to {last.what}"
-    return f"{what} of {first.dtype}, {table.form}"
-
-
-def _special_case(number: int, table: Table) -> ProgramCase:
-    """A program of the table of special values as a case; the worst of its differences is told."""
-
-    def compare(
-        program: Program, inputs: Sequence[HostArray], results: Sequence[HostArray], lacking: set[int]
-    ) -> Comparison:
-        found = Tally()
-        count(table, lacking, results, found)
-        if not found.differences:
-            return Comparison()
-        worst = max(found.differences, key=lambda each: each.differ)
-        more = len(found.differences) - 1
-        output = next(position for position, check in enumerate(table.checks) if check.what == worst.what)
-        return Comparison(
-            f"{worst}." + (f" {more} more operations of this program differ." if more else ""), output=output
-        )
-
-    # The text of a program in a finding names no line of ours.
-    program = Program(table.program.nodes, table.program.outputs)
-    return ProgramCase(_name(table), number, program, tuple(table.inputs), compare)
+def _special() -> tuple[SpecialProgram, ...]:
+    return tuple(special_programs())
 
 
 def _special_cases(subject: Subject) -> Iterator[VerifyCase]:
     """In an order in which every part of the time sees every type."""
-    order = list(range(len(_tables())))
+    order = list(range(len(_special())))
     random.Random(0).shuffle(order)
-    yield from (_special_case(number, _tables()[number]) for number in order)
+    for number in order:
+        name, program, inputs = _special()[number]
+        yield ProgramCase(name, number, program, inputs, judged)
 
 
 SPECIAL_VALUES = VerifyCheck(
     "special-values",
     "Infinities, NaN, limits and overflow are as in NumPy.",
     0.16,
-    lambda subject: len(_tables()),
+    lambda subject: len(_special()),
     _special_cases,
 )
 
@@ -289,17 +261,8 @@ PROGRAMS = 500
 
 def program_of(seed: int) -> ProgramCase:
     """The program of a seed, with its inputs."""
-    rng = random.Random(seed)
-    program = random_program(rng)
-    return ProgramCase(f"program {seed}", seed, program, tuple(random_inputs(program, rng)), _compare)
-
-
-def _compare(
-    program: Program, inputs: Sequence[HostArray], results: Sequence[HostArray], lacking: set[int]
-) -> Comparison:
-    """Compares the results of a random program within the bounds that its nodes have."""
-    sentence = disagreement(lowering.run(program, list(inputs)), list(results), program)
-    return Comparison(wrong=sentence or "")
+    program, inputs = seeded_program(seed)
+    return ProgramCase(f"program {seed}", seed, program, inputs, judged)
 
 
 def programs(count: int = PROGRAMS, *, first: int = 0) -> VerifyCheck:

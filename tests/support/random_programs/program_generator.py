@@ -18,8 +18,8 @@ from anygpu.program.dtypes import KIND, REAL_PART, DType, is_inexact, is_integer
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Primitive, Shape, Spec, product
 from anygpu.program.transforms import without_dead_code
-from anygpu.testing.random_programs.error_bounds import bounds_after
-from anygpu.testing.random_programs.intervals import INPUT_LIMIT, INPUT_STEP, WHOLE_LIMIT, Bounds, fits, whole_range
+from tests.support.random_programs.error_bounds import bounds_after
+from tests.support.random_programs.intervals import INPUT_LIMIT, INPUT_STEP, WHOLE_LIMIT, Bounds, fits, whole_range
 
 #: How often each type is among the few that one program uses; the others count 1.
 DTYPE_WEIGHTS: dict[DType, float] = {

@@ -1,7 +1,7 @@
 """Intervals of the values of a program, and how far two right answers may lie apart, carried node by node.
 
-`anygpu.testing.random_programs.error_bounds` has the rule of each primitive. Inputs are taken to be as
-`anygpu.testing.random_programs.random_inputs` makes them: small whole numbers, and fractions that are multiples of a
+`tests.support.random_programs.error_bounds` has the rule of each primitive. Inputs are taken to be as
+`tests.support.random_programs.random_inputs` makes them: small whole numbers, and fractions that are multiples of a
 power of two. So much of the arithmetic is exact in any order, which a `Bounds` knows; and a step function, such as
 `floor` or `argmax`, has one right answer only where its input is exact.
 """

@@ -16,21 +16,9 @@ from anygpu.base.typing import HostArray
 from anygpu.placement.agreement.elementwise import tolerance_of
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact
 from anygpu.program.functions import FUNCTIONS
+from anygpu.testing.verify.special_values import complex_values, special_values
 
 # -- the values of the table, by type
-
-
-def special_values(dtype: DType) -> HostArray:
-    """Zeros, ones, limits, what is not finite, subnormals, ties of rounding, large arguments of periodic functions."""
-    match KIND[dtype]:
-        case "bool":
-            return np.array([False, True])
-        case "signed" | "unsigned":
-            return _whole(dtype)
-        case "float":
-            return _floats(dtype)
-    parts = np.array([0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, -0.5, 2.5, 1.5, -3, 30.25], REAL_PART[dtype])
-    return _complex(dtype, parts)
 
 
 def few_values(dtype: DType) -> HostArray:
@@ -46,14 +34,14 @@ def few_values(dtype: DType) -> HostArray:
             facts = np.finfo(dtype)
             return np.array([0.0, -0.0, np.inf, np.nan, -1, 1, -np.inf, 0.5, 2, -3, facts.max, facts.tiny], dtype)
         case "complex":
-            return _complex(dtype, np.array([0.0, -0.0, 1, np.inf, np.nan], REAL_PART[dtype]))
+            return complex_values(dtype, np.array([0.0, -0.0, 1, np.inf, np.nan], REAL_PART[dtype]))
     return special_values(dtype)
 
 
 def pair_values(dtype: DType) -> HostArray:
     """Those that are taken in every pair."""
     if KIND[dtype] == "complex":
-        return _complex(dtype, np.array([0.0, -0.0, 1, -2.5, np.inf, -np.inf, np.nan], REAL_PART[dtype]))
+        return complex_values(dtype, np.array([0.0, -0.0, 1, -2.5, np.inf, -np.inf, np.nan], REAL_PART[dtype]))
     return special_values(dtype)
 
 
@@ -62,46 +50,7 @@ def summands(dtype: DType) -> HostArray:
     if KIND[dtype] not in ("float", "complex"):
         return special_values(dtype)
     parts = np.array([0.0, -0.0, 1, -1, 0.5, np.inf, -np.inf, np.nan], REAL_PART.get(dtype, dtype))
-    return parts if KIND[dtype] == "float" else _complex(dtype, parts[[0, 1, 2, 4, 5, 7]])
-
-
-def _whole(dtype: DType) -> HostArray:
-    """Whole numbers around 0, the width of the type and its limits."""
-    limits, bits = np.iinfo(dtype), 8 * ITEMSIZE[dtype]
-    numbers = [0, 1, 2, 3, 7, 10, 42, bits - 1, bits, bits + 1, 100, 1 << bits // 2 - 1, 1 << bits // 2]
-    numbers += [limits.max // 3 + 1, limits.max - 1, limits.max]
-    if KIND[dtype] == "signed":
-        numbers += [-1, -2, -3, -7, -bits, -100, -(1 << bits // 2 - 1), limits.min // 3 - 1, limits.min + 1, limits.min]
-    else:
-        numbers += [limits.max // 2, limits.max // 2 + 1]
-    return np.array(sorted(set(numbers)), dtype)
-
-
-def _floats(dtype: DType) -> HostArray:
-    """Floats around 0, 1, the limits of the type, ties of rounding, and where whole numbers end."""
-    facts = np.finfo(dtype)
-    parts: list[Any] = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan]
-    parts += [0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 2.0, 3.0, -3.0, 0.25, 10.0]
-    parts += [np.pi, -np.pi / 2, 0.1, 7.25, -100.0, 1e-3, 2048.5, -30000.0]
-    parts += [facts.max, -facts.max, facts.tiny, -facts.tiny, facts.smallest_subnormal, -facts.tiny / 2]
-    parts += [facts.eps, 1 + facts.eps, 1 - facts.eps / 2]
-    if dtype != "float16":
-        parts += [1e8, -1e9, 3e9, 2.0**24 - 1, 8388607.5, 2.0**31, 2.0**63, 1e30]
-    if dtype == "float64":
-        parts += [1e17, 2.0**53 - 1, 4503599627370495.5, 1e300]
-    return np.array(parts, dtype)
-
-
-def _complex(dtype: DType, parts: HostArray) -> HostArray:
-    """Every pair, made without arithmetic, in which an infinity times 0 would be NaN."""
-    result = np.empty((len(parts), len(parts)), dtype)
-    result.real, result.imag = parts[:, None], parts[None, :]
-    return result.ravel()
-
-
-def pairs(x: HostArray, y: HostArray) -> tuple[HostArray, HostArray]:
-    """Every pair as two vectors."""
-    return np.repeat(x, len(y)), np.tile(y, len(x))
+    return parts if KIND[dtype] == "float" else complex_values(dtype, parts[[0, 1, 2, 4, 5, 7]])
 
 
 # -- what each primitive means in plain NumPy

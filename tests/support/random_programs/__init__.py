@@ -23,7 +23,7 @@ from anygpu.program.graph import Program
 from anygpu.program.ops.linear import Attend
 from anygpu.program.primitives import Primitive, Shape, Spec, product
 from anygpu.testing.cases import REFERENCE_DTYPES
-from anygpu.testing.random_programs.intervals import (
+from tests.support.random_programs.intervals import (
     POWER,
     POWER_COMPLEX,
     SMOOTH,
@@ -31,7 +31,7 @@ from anygpu.testing.random_programs.intervals import (
     WHOLE_LIMIT,
     whole_range,
 )
-from anygpu.testing.random_programs.program_generator import LENGTHS, Impossible, ProgramGenerator, random_values
+from tests.support.random_programs.program_generator import LENGTHS, Impossible, ProgramGenerator, random_values
 
 
 def _takes(fn: str, dtype: DType, *, binary: bool) -> bool:

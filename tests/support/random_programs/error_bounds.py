@@ -22,7 +22,7 @@ from anygpu.program.functions import COMPARISONS
 from anygpu.program.graph import Program
 from anygpu.program.ops.linear import Attend
 from anygpu.program.primitives import Primitive, Spec, product
-from anygpu.testing.random_programs.intervals import (
+from tests.support.random_programs.intervals import (
     POWER,
     POWER_COMPLEX,
     SMOOTH,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from anygpu.program.graph import Program
-from anygpu.testing.random_programs import random_program
+from tests.support.random_programs import random_program
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

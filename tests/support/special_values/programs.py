@@ -12,7 +12,8 @@ from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import KIND, DType
 from anygpu.program.graph import Program, Recorder
 from anygpu.program.primitives import Broadcast, Constant, Primitive, Spec
-from anygpu.testing.special_values.comparison import Check, Rule, pair_values, pairs
+from anygpu.testing.verify.special_values import pairs
+from tests.support.special_values.comparison import Check, Rule, pair_values
 
 #: Outputs of one program; more would be one kernel of more buffers than some devices bind.
 OUTPUTS = 12

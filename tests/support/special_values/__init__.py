@@ -22,22 +22,21 @@ from anygpu.program.graph import Program
 from anygpu.program.primitives import Argsort, Binary, Cast, Primitive, Reduce, Scan, Select, Sort, Unary
 from anygpu.program.transforms import without_dead_code
 from anygpu.testing.cases import REFERENCE_DTYPES
-from anygpu.testing.special_values import programs
-from anygpu.testing.special_values.comparison import (
+from anygpu.testing.verify.special_values import pairs, special_values
+from tests.support.special_values import programs
+from tests.support.special_values.comparison import (
     Check,
     Rule,
     binary_reference,
     cast_reference,
     few_values,
     pair_values,
-    pairs,
     scan_reference,
-    special_values,
     summands,
     unary_reference,
     wrong,
 )
-from anygpu.testing.special_values.programs import ProgramWriter, TableCase, TableFunction, expressions
+from tests.support.special_values.programs import ProgramWriter, TableCase, TableFunction, expressions
 
 __all__ = ["Amount", "Difference", "Tally", "cases", "tally"]
 
