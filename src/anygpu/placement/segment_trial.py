@@ -98,7 +98,7 @@ def _trace_and_try(
         if found is None:
             return
         sample, trust = found
-        trust.heard = filters
+        trust.filters = filters
         with beside.at_leisure(operation):
             try_out(site, call.function, sample, trust, _clock() - begin)
 
@@ -113,6 +113,6 @@ def _traced(site: SegmentSite, call: Called, value: Any) -> tuple[Sample, Trust]
         site.use(kept)
         return None
     trust = Trust()
-    trust.flags = heard
+    trust.constant_flags = heard
     given = inputs_after(site, call, traced, trust, value)
     return None if given is None else (sample_of(traced, given, value, ours=False), trust)
