@@ -125,6 +125,14 @@ def test_a_program_of_another_function_is_not_a_right_answer() -> None:
     assert judge(program, [x], (in_turn,), [total], tuple).verdict == "agree"
 
 
+def test_what_the_program_gives_on_numpy_is_no_reference() -> None:
+    """The function's own float16 sum overflows, and its program, which adds up in another way, agrees with itself."""
+    x = np.full(200, 1000, np.float16)
+    program, total = recorded(lambda x: x.astype(np.float32).sum().astype(np.float32) / 4, x)
+    assert judge(program, [x], (np.float32(np.inf),), total, tuple).verdict == "differ"
+    assert judge(program, [x], (total[0] * np.float32(1.001),), total, tuple).verdict == "differ"
+
+
 def test_sums_that_cancel_are_as_wide_as_their_terms() -> None:
     x = np.array([1e8, 1.0, -1e8, 0.3] * 100, np.float32)
     program, (expected,) = recorded(lambda x: (x * 1.1).sum(), x)

@@ -139,11 +139,10 @@ def test_modes_that_ignore_everything_ask_nothing(planner: Planner) -> None:
 
 
 def test_a_nan_that_was_given_is_carried_without_a_word(planner: Planner) -> None:
-    function, state = moved(planner, inverse, FINE)
+    function, _ = moved(planner, inverse, FINE)
     nan = np.array([1.0, np.nan, 4.0], np.float32)
     assert called(function, nan)[1].device == "numpy", "the first time NumPy has the word"
     assert planner.settle(30)
-    assert state.trust.carries_quietly
     assert called(function, nan)[1].device == "opencl:0"
 
 

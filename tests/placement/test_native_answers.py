@@ -173,7 +173,7 @@ def to_whole_numbers(x: Any) -> Any:
     ("function", "bad"), [(masked_logarithm, -1), (to_whole_numbers, np.nan)], ids=["masked", "cast"]
 )
 def test_a_known_warning_of_what_is_not_in_the_result(function: Any, bad: float) -> None:
-    """Once NumPy was seen to warn, also in a call that was only a sample, it has the word."""
+    """NumPy has the word in each call of which it warns, also after one that was only a sample, and in no others."""
     fine, odd = np.full(12, 1.5, np.float32), np.full(12, bad, np.float32)
     offloaded = natively(function, fine)
     with warnings.catch_warnings(record=True):
@@ -182,7 +182,8 @@ def test_a_known_warning_of_what_is_not_in_the_result(function: Any, bad: float)
             offloaded(odd)
         settle()
     where = compare(function, *[lambda: (odd,), lambda: (fine,)] * 4, offloaded=offloaded)
-    assert set(where) == {"numpy"}
+    assert set(where[::2]) == {"numpy"}
+    assert "cpu" in where[1::2]
 
 
 def test_a_mean_of_nothing_warns_whatever_the_modes_are() -> None:

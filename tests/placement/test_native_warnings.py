@@ -163,6 +163,137 @@ def test_what_numpy_is_seen_to_be_silent_about_is_native_again(function: Any, od
     assert device() == "cpu"
 
 
+def with_constant(x: Any) -> Any:
+    return np.sqrt(x) * 2 + x, np.full_like(x, -np.inf) + x
+
+
+def less_the_first(x: Any) -> Any:
+    return x * 2 - x[0] + x
+
+
+def at_least(x: Any, n: Any) -> Any:
+    return np.maximum(x * 2, n)
+
+
+HALVES = np.ones(2000, np.float16)
+
+
+@pytest.mark.parametrize(
+    ("function", "quiet", "odd"),
+    [
+        (with_constant, (X,), (with_one(-1.0),)),
+        (np.log, (with_one(np.nan),), (with_one(-1.0, with_one(np.nan)[::-1].copy()),)),
+        (less_the_first, (with_one(np.inf),), (np.roll(with_one(np.inf), -1234),)),
+        (is_large, (with_one(np.nan),), (with_one(-1.0),)),
+        (at_least, (HALVES, np.inf), (HALVES, 70000.0)),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_silence_about_one_result_says_nothing_about_the_next(function: Any, quiet: Any, odd: Any) -> None:
+    """A result that has NaN or infinity by design, and then one of which NumPy warns."""
+    offloaded = ag.offload(lambda *given: function(*given))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        offloaded.prepare(*quiet)
+        for _ in range(5):
+            offloaded(*quiet)
+            settle()
+        assert device() == ("numpy" if function is at_least else "cpu"), "that there is no warning is proved of arrays"
+        with pytest.raises(RuntimeWarning) as expected:
+            function(*odd)
+        for _ in range(2):
+            with pytest.raises(RuntimeWarning) as got:
+                offloaded(*odd)
+            settle()
+            assert str(got.value) == str(expected.value)
+        offloaded(*quiet)
+
+
+def test_another_warning_than_the_one_that_was_shown_is_shown() -> None:
+    def function(x: Any) -> Any:
+        return np.where(x > 0, np.log(x), 0) * 2
+
+    offloaded = natively(function, X)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        globals().get("__warningregistry__", {}).clear()
+        for value in (0.0, 0.0, -1.0, 0.0, -1.0):
+            offloaded(with_one(value))
+            settle()
+    assert [str(each.message) for each in caught] == [
+        "divide by zero encountered in log",
+        "invalid value encountered in log",
+    ]
+
+
+def test_results_with_warnings_in_each_call_end_on_numpy() -> None:
+    offloaded = natively(np.log, X)
+    odd = with_one(-1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        for _ in range(12):
+            assert len(warned(lambda: offloaded(odd))) == 1
+            settle()
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    assert "NumPy may warn" in receipt.reason
+
+
+def test_complex_numbers_are_cast_to_real_ones_with_numpys_warning() -> None:
+    def real_parts(z: Any) -> Any:
+        return np.abs(z.astype(np.float64) * 2 + 1)
+
+    offloaded = ag.offload(real_parts)
+    z = X + 1j
+    with np.errstate(all="ignore"):
+        for _ in range(4):
+            assert warned(lambda: offloaded.prepare(z)) == warned(lambda: real_parts(z)) != []
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    assert "ComplexWarning" in receipt.reason
+
+
+@pytest.mark.parametrize("source", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("target", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"])
+def test_casts_of_numbers_out_of_range_are_numpys(source: str, target: str) -> None:
+    """Also where nothing is heard of them, and on the device by name."""
+    rng = np.random.default_rng(0)
+
+    def cast(x: Any) -> Any:
+        return (x * 1).astype(target)
+
+    with np.errstate(all="ignore"):
+        special = [np.nan, np.inf, -np.inf, -0.0, 1e30, -1e300, 2.0**31, -(2.0**31), 2.0**32, 2.0**63, 2.0**64, 300.0,
+                   -1.0, -129.0, 3232329041051381.5, 1e10, 0.9999, -0.9999]  # fmt: skip
+        values = np.array(special).astype(source)
+        offloaded = natively(cast, np.full(37, 3, source))
+        for value in values:
+            x = np.full(37, 3, source)
+            x[20] = value
+            np.testing.assert_array_equal(offloaded(x), cast(x))
+        for count in (1, 7, 33, 1000):
+            x = rng.choice(values, count)
+            np.testing.assert_array_equal(ag.run(cast, x, on="cpu").value, cast(x))
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "var", "std"])
+def test_sums_of_float16_stay_on_numpy(name: str) -> None:
+    """NumPy rounds each step, and a step may overflow."""
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, (300, 300)).astype(np.float16)
+
+    def function(x: Any) -> Any:
+        return getattr(x, name)(axis=0) * 2
+
+    offloaded = ag.offload(function)
+    with np.errstate(all="ignore"):
+        for _ in range(3):
+            np.testing.assert_array_equal(offloaded.prepare(image), function(image))
+    receipt = ag.last_receipt()
+    assert receipt is not None
+    assert "float16" in receipt.reason
+
+
 def constant_in_vain(x: Any) -> Any:
     return np.where(np.isnan(np.log(np.float64(-1.0))), np.sqrt(x), x)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -137,3 +138,73 @@ def test_a_kernel_of_the_user_is_refused_with_the_reason() -> None:
     assert lack.reason == "cpu cannot run kernels in OpenCL C, and mine has no reference that can be traced"
     with pytest.raises(ag.Unsupported, match="written in opencl"):
         worker.run(program, [x])
+
+
+def _specials(dtype: Any) -> Any:
+    """Complex numbers of all pairs of special parts."""
+    limits = np.finfo(dtype)
+    parts = [0.0, -0.0, 1.0, -2.5, np.inf, -np.inf, np.nan, limits.smallest_subnormal, limits.tiny, limits.max]
+    return np.array([complex(a, b) for a in parts for b in parts]).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y, z: x / y,
+        lambda x, y, z: 1 / x,
+        lambda x, y, z: np.clip(x, y, z),
+        lambda x, y, z: np.clip(x, -1 - 1j, 2),
+        lambda x, y, z: np.nan_to_num(x),
+        lambda x, y, z: np.nan_to_num(x, nan=1.5, posinf=2, neginf=-3),
+        lambda x, y, z: x[:, None].sum(axis=1),
+        lambda x, y, z: x[0].sum(),
+    ],
+)
+def test_special_complex_numbers_are_numpys(function: Any, dtype: Any) -> None:
+    rng = np.random.default_rng(0)
+    values = _specials(dtype)
+    x, y = (each.ravel() for each in np.meshgrid(values, values))
+    z = rng.permutation(y)
+    with np.errstate(all="ignore"):
+        expected = np.atleast_1d(function(x, y, z))
+        got = np.atleast_1d(ag.run(function, x, y, z, on="cpu").value)
+    assert got.dtype == expected.dtype
+    parts, others = expected.view(expected.real.dtype), got.view(expected.real.dtype)
+    np.testing.assert_array_equal(parts, others)
+    known = ~np.isnan(parts)
+    np.testing.assert_array_equal(np.signbit(parts[known]), np.signbit(others[known]))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 1), (2, 3)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_sums_of_negative_zeros_are_numpys(dtype: Any, shape: tuple[int, ...]) -> None:
+    x = -np.zeros(shape, dtype)
+    axes: list[Any] = [None, (), *range(len(shape))]
+    for axis in axes:
+        for name in ("sum", "mean", "nansum"):
+            function = partial(getattr(np, name), axis=axis)
+            got = ag.run(lambda x: function(x), x, on="cpu", fallback="allow").value  # noqa: B023 - called at once
+            assert np.asarray(got).tobytes() == np.asarray(function(x)).tobytes(), (name, axis)
+
+
+@pytest.mark.parametrize("name", ["convolve", "correlate"])
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex128"])
+@pytest.mark.parametrize(("length", "other"), [(5, 2), (2, 5), (7, 7), (100, 33), (1, 1), (3, 1)])
+def test_vectors_that_are_moved_along_others_meet_only_what_is_there(
+    name: str, mode: str, dtype: str, length: int, other: int
+) -> None:
+    rng = np.random.default_rng(0)
+
+    def moved(x: Any, y: Any) -> Any:
+        return getattr(np, name)(x, y, mode)
+
+    for special in (1.0, np.inf, -np.inf, np.nan):
+        x, y = rng.random(length).astype(dtype), rng.random(other).astype(dtype)
+        y[rng.integers(other)] = special
+        with np.errstate(all="ignore"):
+            expected = moved(x, y)
+            got = ag.run(moved, x, y, on="cpu").value
+        assert got.dtype == expected.dtype
+        np.testing.assert_allclose(got, expected, rtol=4e-3 if dtype == "float16" else 1e-5)

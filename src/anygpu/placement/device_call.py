@@ -31,7 +31,6 @@ from anygpu.placement.trust import (
     code_of,
     compared,
     is_finite,
-    is_shown,
     learn_flags,
     loud,
     modes_now,
@@ -200,7 +199,7 @@ class Check:
         if chooser.checked and not trust.knows_order(self._values):
             return Instead("arguments with this memory layout are new, and NumPy decides the layout of the result.")
         flags = trust.flags
-        if flags and warns(self._modes) and is_shown(flags, _module_of(call), trust.heard):
+        if flags and warns(self._modes) and trust.is_shown(flags, _module_of(call)):
             flag = min(flags)
             warning = f"{flag.kind} encountered in {flag.operation}"
             return Instead(f'NumPy warns of "{warning}" here, and the warning filters show it.')
@@ -249,10 +248,7 @@ class Check:
             return any(op.may_raise_flags for op, _ in self._traced.program.nodes)
         if not site.programs.may_warn(self._traced) or is_finite(results):
             return False
-        if trust.flags:
-            # Known to warn. Where it would be shown again, an automatic call has not come here.
-            return site.chooser.baseline is None and is_shown(trust.flags, _module_of(self._call), trust.heard)
-        return not trust.is_usual(given)
+        return trust.may_be_shown(self._traced, given, _module_of(self._call))
 
     def _judge(self, results: Sequence[Any], given: Sequence[Any], value: Any) -> None:
         """Compare a result that was not returned with NumPy's value, which was, in the background."""
@@ -270,7 +266,7 @@ class Check:
         arrays = [np.asarray(each) for each in given]
         ours = site.has_anygpu_arrays
         expected = None if ours else site.host.run_on_host(call.function, call.arguments, call.keywords)
-        sample = Sample(self._traced, arrays, self._traced.without_arguments(expected), ours)
+        sample = Sample(self._traced, arrays, self._traced.without_arguments(expected), ours, Filters.now())
         judgement = compared(sample, results)
         if judgement.verdict == "agree":
             return None
@@ -329,6 +325,7 @@ def _judge_returned(
     """Learn, in the background, what NumPy warned of when it repeated a device's call, or that the device was wrong."""
     with contextlib.suppress(Exception):  # whatever goes wrong here, the caller has its value
         learn_flags(site.trust, sample)
+        site.trust.prepare_errors(sample.traced)
         judgement = compared(sample, results)
         if judgement.difference is not None:
             pin(planner, site, device, function, sample, judgement.difference, before_use=False)
@@ -340,7 +337,7 @@ def _judge_returned(
 def hear_numpy(call: Call) -> None:
     """Run the call on NumPy as well, so that it warns or raises; the result of the device that was asked for stays."""
     value = call.site.host.run_on_host(call.function, call.arguments, call.keywords)
-    call.site.trust.heard = Filters.now()
+    call.site.trust.hear()
     learn_from(call, value)
 
 
@@ -349,6 +346,7 @@ def learn_from(call: Call, value: Any) -> None:
     sample = sample_now(call, value, ours=False)
     if sample is not None:
         call.planner.background.submit(partial(learn_flags, call.site.trust, sample))
+        call.planner.background.submit(partial(call.site.trust.prepare_errors, sample.traced))
 
 
 def sample_now(call: Call, value: Any, *, ours: bool | None = None) -> Sample | None:

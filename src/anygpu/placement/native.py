@@ -60,13 +60,13 @@ from anygpu.placement.trust import (
     Trust,
     code_of,
     learn_flags,
-    learn_silence,
     loud,
     modes_now,
     number_kinds,
     sample_of,
 )
-from anygpu.program.graph import Program
+from anygpu.program.graph import Node, Program
+from anygpu.program.primitives import Reduce, Spec
 
 #: A trace is given up after so long, with a quarter of what calls have taken as long as that is little, or after such a
 #: share of it.
@@ -147,9 +147,20 @@ def traced_for(site: NativeSite, call: Called, seconds: float | None) -> tuple[T
         else:
             stay(site, why)
         return None, frozenset()
+    if any(map(_rounds_each_step, traced.program.nodes, traced.program.specs)):
+        stay(site, "it adds or multiplies float16 numbers, of which NumPy rounds each step as they lie in memory.")
+        return None, frozenset()
     if traced.by_value:
         _move(site, known, traced.by_value, call)
     return traced, frozenset(Flag(kind, "a constant", None) for kind in heard)
+
+
+def _rounds_each_step(node: Node, spec: Spec) -> bool:
+    """Whether it is a sum whose steps NumPy rounds to float16, in an order that depends on the layout of the array.
+
+    A sum of more than 65,504 is infinite then at some step or at none.
+    """
+    return isinstance(node.op, Reduce) and node.op.fn in ("sum", "prod") and spec.dtype == "float16"
 
 
 def _listening(heard: set[str], tracing: Callable[[], Traced | NotTraceable]) -> Traced | NotTraceable:
@@ -195,7 +206,7 @@ def _run_and_try(
         value = on_numpy(site, call)
     since = _clock()
     trust = Trust()
-    trust.flags = heard
+    trust.constant_flags = heard
     given = inputs_after(site, call, traced, trust, value)
     if given is not None:
         try:
@@ -223,11 +234,12 @@ def try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, trus
             _say_what_is_missing(site, function, traced, error)
             return
         compiled = _clock()
-        # Not meanwhile: calls and the compiler keep two processors busy.
-        learn_flags(trust, sample)
         with background.must_finish():
             seconds, results, noted = _timed(native, sample.inputs, site.least)
-        learn_silence(trust, noted)
+        # Not meanwhile: calls and the compiler keep two processors busy.
+        if noted:
+            learn_flags(trust, sample)
+            trust.prepare_errors(traced)
         if seconds + OVERHEAD > site.least * WORTH_TRYING:
             stay_because_slow(site, seconds)
         elif agrees(site, function, sample, results, trust, before_use=True):
@@ -291,9 +303,9 @@ def _keep(
     trust: Trust,
     seconds: float,
 ) -> None:
-    """For the next process, which then begins with native code. What NumPy warns of is found out anew each time."""
+    """For the next process, which then begins with native code."""
     mark = mark_of(function)
-    if hints_path(NATIVE) is not None and mark is not None and not trust.flags:
+    if hints_path(NATIVE) is not None and mark is not None and not trust.constant_flags:
         _keep_agreement(traced.program, mark, kinds, trust, numpy=site.least, native=seconds)
         mark_native(site)
     unmark_tried(site)
@@ -373,17 +385,12 @@ class _Agreement(msgspec.Struct, array_like=True, frozen=True):
     kinds: tuple[frozenset[str], ...]
     #: `Trust.plain_orders`.
     orders: tuple[tuple[int, ...] | None, ...] | None
-    #: `Trust.carries_quietly`, `Trust.makes_quietly` and `Trust.hides_quietly`.
-    carries: bool
-    makes: bool
-    hides: bool
 
     def trust(self, program: str) -> Trust:
         """What was known then."""
         trust = Trust()
         trust.recall_order(self.orders)
         trust.begin_with_numbers(program, "cpu", self.kinds)
-        trust.carries_quietly, trust.makes_quietly, trust.hides_quietly = self.carries, self.makes, self.hides
         return trust
 
 
@@ -392,8 +399,7 @@ def _keep_agreement(
 ) -> None:
     """Keep it for a function, which is known by its mark; not where the order of the result is special."""
     if trust.knows_plain_order:
-        quietly = (trust.carries_quietly, trust.makes_quietly, trust.hides_quietly)
-        found = _Agreement(numpy, native, tuple(kinds), trust.plain_orders, *quietly)
+        found = _Agreement(numpy, native, tuple(kinds), trust.plain_orders)
         keep_fact(_AGREEMENT, program, (function, np.__version__), found)
 
 

@@ -15,13 +15,15 @@ from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.calls.lifecycle import Event
 from anygpu.calls.native_site import NativeSite, Runner
 from anygpu.calls.site import NEEDS_PLANNING
-from anygpu.engines.codegen.kernel import HIDDEN, RESULT, WRAPPED
+from anygpu.engines.codegen.kernel import BEYOND, HIDDEN, RESULT, WRAPPED
 from anygpu.engines.cpu.engine import UNKNOWN, CpuExecutable
 from anygpu.errors import Unsupported
 from anygpu.hardware.gpu_presence import probes_by_itself
@@ -32,15 +34,12 @@ from anygpu.placement.native_loading import mark_tried
 from anygpu.placement.plan.candidate_history import calls_between_samples
 from anygpu.placement.trust import (
     USUAL_MODES,
-    Filters,
     Sample,
     Trust,
     code_of,
     compared,
     is_finite,
-    is_shown,
     learn_flags,
-    learn_silence,
     loud,
     may_hide,
     may_warn,
@@ -161,7 +160,7 @@ class NativeCalls:
         self._seconds = seconds
         self._note = self._noted()
         #: Of what the code notes, all that NumPy may warn of.
-        self._minds = _minded(traced, trust)
+        self._minds = _minded(traced)
         self._module = str(getattr(function, "__module__", None) or "")
         moved = sum(spec.nbytes for spec in (*program.inputs, *program.results))
         self._copying = _HANDING_OVER + moved / _COPIED_PER_SECOND
@@ -183,8 +182,8 @@ class NativeCalls:
 
     @property
     def is_silent(self) -> bool:
-        """Whether NumPy was seen to warn of nothing."""
-        return not self._trust.flags
+        """Whether NumPy says nothing of what the function computes of constants."""
+        return not self._trust.constant_flags
 
     def _noted(self) -> NativeNote:
         """A note that says how much faster native code is."""
@@ -240,10 +239,12 @@ class NativeCalls:
             if modes == USUAL_MODES:
                 self._usual_modes = token
         # Also of what is no part of the result: a NaN that is masked, or cast to a whole number.
-        if is_heard and trust.flags and is_shown(trust.flags, self._module, trust.heard):
-            flag = min(trust.flags)
+        if is_heard and trust.constant_flags and trust.is_shown(trust.constant_flags, self._module):
+            flag = min(trust.constant_flags)
             why = f'NumPy warns of "{flag.kind} encountered in {flag.operation}" here, and the warning filters show it.'
             return on_numpy(self._site, call, why)
+        if traced.numbers.stop > traced.numbers.start and any(map(_may_have_overflowed, given[traced.numbers])):
+            return on_numpy(self._site, call, "a number is infinite in a narrow type, of which NumPy may warn.")
         new = self._what_is_new(given)
         if new is not None:
             return self._compare(call, new)
@@ -255,9 +256,8 @@ class NativeCalls:
         except Exception as error:  # noqa: BLE001 - NumPy raises it with its own message
             why = f"native code met a {type(error).__name__}, which NumPy raises with its own message."
             return on_numpy(self._site, call, why)
-        noted &= self._minds
-        if noted and is_heard and (why := self._what_numpy_warns_of(noted, given, results)) is not None:
-            return self._compare(call, f"{why}; NumPy computes it again, so that its warnings appear.")
+        if noted and (why := self._needs_numpy(noted, given, results, is_heard=is_heard)) is not None:
+            return self._again_on_numpy(call, why)
         value = trust.in_order(traced, given, traced.rebuild(results, CallInputs(given, read)))
         end = _clock()
         self._seconds = min(self._seconds, end - ready)
@@ -278,19 +278,38 @@ class NativeCalls:
                 return "numbers of this kind are new, and native code was not compared for them."
         return None
 
-    def _what_numpy_warns_of(self, noted: int, given: Sequence[Any], results: Sequence[Any]) -> str | None:
-        """What native code has met of which NumPy may warn, as far as it is not known to say nothing or to warn."""
-        trust = self._trust
+    def _needs_numpy(self, noted: int, given: Sequence[Any], results: Sequence[Any], *, is_heard: bool) -> str | None:
+        """Why NumPy has to compute a call again of which native code has noted this; `None` if it need not.
+
+        Where its warnings are heard (`is_heard`), it does unless it is proved that it says nothing.
+        """
+        if noted & BEYOND:
+            return "a number that is cast to whole numbers is none of them"
+        noted &= self._minds
+        if not noted or not is_heard:
+            return None
         if noted & WRAPPED:
             return "a whole number does not fit into its type"
-        if trust.flags:
+        if not noted & (RESULT | HIDDEN) and is_finite(results):
             return None
-        if noted & HIDDEN and not trust.hides_quietly:
-            return "native code met a NaN, an infinity or a number that is too large"
-        if not noted & (RESULT | UNKNOWN) or trust.is_usual(given):
+        # From now on calls take the closer look at once.
+        self._site.known.quick = None
+        if not self._trust.may_be_shown(self._traced, given, self._module):
             return None
-        is_known = noted & RESULT or not is_finite(results)
-        return "the result of native code is not finite" if is_known else None
+        return "it met a NaN or an infinity, of which NumPy may warn"
+
+    def _again_on_numpy(self, call: Called, why: str) -> Any:
+        """Have NumPy compute a call again, so that its warnings appear; after many in a row all of them at once."""
+        if self._in_a_row():
+            return self._compare(call, f"{why}; NumPy computes it again.")
+        stay(self._site, f"{why}, in most of its calls.", retries=self._site.life.tries < 3)
+        return on_numpy(self._site, call)
+
+    def _in_a_row(self) -> bool:
+        """Count a call that NumPy has to run after native code has; whether there were few in a row."""
+        count, left = self._refused
+        self._refused = (count + 1 if left == self._left else 1, self._left)
+        return self._refused[0] < _MOST_REFUSED
 
     def _look(self, call: Called) -> Any:
         """After some calls: see whether they were faster, or compare one with NumPy, or have one planned."""
@@ -321,7 +340,7 @@ class NativeCalls:
     def _be_quick(self, function: Callable[..., Any]) -> None:
         """Let the next calls come here without their key, if all that they need is the code."""
         traced, trust = self._traced, self._trust
-        plain = trust.knows_plain_order and trust.plain_orders is None and not trust.flags
+        plain = trust.knows_plain_order and trust.plain_orders is None and not trust.constant_flags
         if plain and traced.returns_result and self._inputs is not _nothing and isinstance(function, FunctionType):
             self._site.known.quick = self
 
@@ -350,9 +369,7 @@ class NativeCalls:
     def _without_these_values(self, call: Called, error: Unsupported) -> Any:
         """NumPy computes what native code cannot, which found that out late: after some calls it is not asked again."""
         site = self._site
-        count, left = self._refused
-        self._refused = (count + 1 if left == self._left else 1, self._left)
-        if self._refused[0] < _MOST_REFUSED:
+        if self._in_a_row():
             return on_numpy(site, call, f"native code cannot use these values: {error}")
         stay(site, f"native code cannot use the values of its calls: {error}", retries=site.life.tries < 3)
         return on_numpy(site, call)
@@ -391,22 +408,25 @@ class NativeCalls:
         agreed = False
         try:
             with contextlib.suppress(Exception), yielding(), background.must_finish():
-                learn_flags(self._trust, sample)
-                if self._trust.flags:
-                    self._site.known.quick = None
                 results, noted = self._native.checked(sample.inputs)
-                learn_silence(self._trust, noted)
-                self._minds = _minded(sample.traced, self._trust)
+                if noted & self._minds:
+                    learn_flags(self._trust, sample)
+                    self._trust.prepare_errors(sample.traced)
                 agreed = agrees(self._site, function, sample, results, self._trust, before_use=False)
         finally:
             self._trust.end_comparing(sample.traced.program.key, "cpu", kinds, agreed=agreed)
 
 
-def _minded(traced: Traced, trust: Trust) -> int:
+def _minded(traced: Traced) -> int:
     """Of what native code notes, that of which NumPy may warn."""
     program, quiet = traced.program, quiet_lines(traced)
     minded = RESULT | UNKNOWN if may_warn(program, quiet) else 0
-    return minded | WRAPPED | (HIDDEN if may_hide(program, quiet) and not trust.hides_quietly else 0)
+    return minded | WRAPPED | BEYOND | (HIDDEN if may_hide(program, quiet) else 0)
+
+
+def _may_have_overflowed(number: Any) -> bool:
+    """Whether a number among the inputs is infinite in its type, and may not have been before it was narrowed."""
+    return number.dtype.char in "efF" and bool(np.isinf(number))
 
 
 def _nothing(*_: Any) -> list[Any] | None:
@@ -446,7 +466,7 @@ def inputs_after(site: NativeSite, call: Called, traced: Traced, trust: Trust, v
 
     Then the call site stays on NumPy. Otherwise it is known how NumPy's results lie in memory.
     """
-    trust.heard = Filters.now()
+    trust.hear()
     given = traced.inputs(call.function, call.arguments, call.keywords)
     why = "it modifies state that it depends on" if given is None else peculiarity(traced, value, given)
     if given is None or why is not None:

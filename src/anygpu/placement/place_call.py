@@ -24,7 +24,6 @@ from anygpu.placement.options import Options
 from anygpu.placement.plan.candidate_history import DeviceChoice, WaitingTimes
 from anygpu.placement.planner import Planner, default, no_device
 from anygpu.placement.trust import (
-    Filters,
     code_of,
 )
 from anygpu.placement.values import anygpu_arrays_in
@@ -293,7 +292,7 @@ def run_untraced(
             with planner.lock:
                 site.chooser.measured("numpy", took, disturbed=disturbed or planner.pace.exploring, busy=busy)
                 planner.add_seconds(took)
-            site.trust.heard = Filters.now()
+            site.trust.hear()
             if call.cacheable:
                 explore(call, value, checks=choice.checks)
     return value, numpy_receipt(site.task, choice.sentence, timer.finish(), predicted, attempts)
@@ -350,7 +349,7 @@ def _run_instead(call: Call, instead: Instead, timer: PhaseTimer, attempts: tupl
         return run_at(call, DeviceChoice(baseline, "baseline", instead.why, instead.checks), timer, attempts)
     value, receipt = run_untraced(call, DeviceChoice("numpy", "baseline", instead.why), timer, attempts)
     if instead.judge is not None:
-        call.site.trust.heard = Filters.now()
+        call.site.trust.hear()
         instead.judge(value)
     return value, receipt
 

@@ -19,7 +19,6 @@ import numpy as np
 from anygpu.array.core.layouts import copy_in_order
 from anygpu.array.core.structure import flatten, unflatten
 from anygpu.base.typing import HostArray
-from anygpu.engines.codegen.kernel import HIDDEN
 from anygpu.engines.numpy import lowering
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Program
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from anygpu.array.trace.traced import Traced
     from anygpu.placement.agreement.analysis import Flag
     from anygpu.placement.agreement.comparison import Judgement
+    from anygpu.placement.agreement.float_errors import FloatErrors
     from anygpu.placement.plan.chunking import Chunks
 
 #: Programs and orders of memory that are remembered for one kind of calls.
@@ -46,6 +46,8 @@ class Sample(NamedTuple):
     #: What the function returned; `None` with anygpu's own arrays, where the program on NumPy is what counts.
     expected: Any
     is_ours: bool
+    #: The warning filters at that call.
+    filters: Filters
 
 
 class Trust:
@@ -63,15 +65,15 @@ class Trust:
         self._layouts: dict[Hashable, tuple[tuple[int, ...] | None, ...] | None] = {}
         #: By the key of a program: how far its results were from NumPy's when they agreed.
         self.usual: dict[str, tuple[float, ...]] = {}
-        #: What NumPy was seen to warn of.
+        #: What NumPy warns of in each call, whatever the values are: errors in what the function computes of constants.
+        self.constant_flags: frozenset[Flag] = frozenset()
+        #: What NumPy was seen to warn of: devices do not tell what no result shows, a NaN that is masked for example.
         self.flags: frozenset[Flag] = frozenset()
-        #: Whether NumPy gave NaN or infinity without a warning: from inputs that have them, and from others.
-        self.carries_quietly = False
-        self.makes_quietly = False
-        #: The same of what no result shows: a NaN that is masked, for example.
-        self.hides_quietly = False
-        #: The warning filters at the last call on NumPy.
-        self.heard: Filters | None = None
+        #: The warning filters at the last call on NumPy, and what NumPy has warned of under them.
+        self.filters: Filters | None = None
+        self._shown: frozenset[Flag] = frozenset()
+        #: By the key of a program: what finds its floating-point errors; `None` where nothing does.
+        self._errors: dict[str, FloatErrors | None] = {}
         #: A warning that a filter has made an error of, for the next call to raise.
         self.pending_warning: Warning | None = None
 
@@ -131,11 +133,60 @@ class Trust:
             for kind, seen in zip(kinds, self._kinds.get((program, name), ()), strict=False):
                 seen.add(kind)
 
-    def is_usual(self, inputs: Sequence[Any]) -> bool:
-        """Whether NumPy has been seen to say nothing when such inputs gave a NaN or an infinity."""
-        if not (self.carries_quietly or self.makes_quietly):
+    # -- warnings
+
+    def hear(self) -> None:
+        """Note the filters of a call that has just run on NumPy. Under others, what was shown is shown again."""
+        if self.filters is None or not self.filters.unchanged():
+            self.filters, self._shown = Filters.now(), frozenset()
+
+    def warned(self, flags: frozenset[Flag], filters: Filters) -> None:
+        """NumPy has warned of these under such filters."""
+        self.flags |= flags
+        if self.filters is not None and self.filters.found is filters.found:
+            self._shown |= flags
+
+    def prepare_errors(self, traced: Traced) -> None:
+        """Compile what finds the floating-point errors of a program. In the background."""
+        key = traced.program.key
+        if key in self._errors:
+            return
+        if len(self._errors) >= _MOST:
+            self._errors.clear()
+        self._errors[key] = None
+        from anygpu.placement.agreement.float_errors import FloatErrors
+
+        # Without it, NumPy computes again what may have such an error.
+        with contextlib.suppress(Exception):
+            self._errors[key] = FloatErrors(traced.program, quiet_lines(traced))
+
+    def may_be_shown(self, traced: Traced, inputs: Sequence[Any], module: str) -> bool:
+        """Whether Python may show, or raise, a warning of NumPy about a result for these inputs that is not finite.
+
+        Only what is proved is not: from the values, by the filters, or because Python has shown it and does so once.
+        """
+        if ignores_float_warnings():
             return False
-        return self.makes_quietly if is_finite(inputs) else self.carries_quietly
+        finder = self._errors.get(traced.program.key)
+        if finder is None:
+            return True
+        with contextlib.suppress(Exception):  # of values that native code cannot use
+            return self.is_shown(finder.met(inputs), module)
+        return True
+
+    def is_shown(self, flags: Iterable[Flag], module: str) -> bool:
+        """Whether Python would show one of these warnings, or raise it, if NumPy gave it now.
+
+        With filters that show a warning once for each line, the user has seen it, as long as the filters stay what they
+        were then.
+        """
+        is_known = self.filters is not None and self.filters.unchanged()
+        seen = self._shown | self.constant_flags if is_known else frozenset()
+        for flag in flags:
+            action = _action(f"{flag.kind} encountered in {flag.operation}", module, flag.line)
+            if action in _EVERY_TIME or (action != "ignore" and flag not in seen):
+                return True
+        return False
 
     # -- the order of memory
 
@@ -235,13 +286,13 @@ def sample_of(traced: Traced, inputs: Sequence[Any], value: Any, *, ours: bool) 
     With `ours` only the inputs are: the program on NumPy gives the expected result.
     """
     if ours:
-        return Sample(traced, [np.array(each) for each in inputs], None, True)
+        return Sample(traced, [np.array(each) for each in inputs], None, True, Filters.now())
     leaves, structure = flatten(traced.without_arguments(value))
     copied = [each.copy(order="K") if isinstance(each, np.ndarray) else each for each in leaves]
     # Two places of one array stay one.
     seen: dict[int, Any] = {}
     copied = [seen.setdefault(id(leaf), copy) for leaf, copy in zip(leaves, copied, strict=True)]
-    return Sample(traced, [np.array(each) for each in inputs], unflatten(structure, copied), False)
+    return Sample(traced, [np.array(each) for each in inputs], unflatten(structure, copied), False, Filters.now())
 
 
 def peculiarity(traced: Traced, value: Any, inputs: Sequence[Any]) -> str | None:
@@ -303,24 +354,16 @@ def quiet_lines(traced: Any) -> frozenset[tuple[str, int]]:
     return found
 
 
-def learn_flags(trust: Trust, sample: Sample, known: frozenset[Flag] | None = None) -> None:
-    """Remember what NumPy warned of with these inputs; the user saw the warning at that call."""
+def learn_flags(trust: Trust, sample: Sample) -> None:
+    """Remember what NumPy warned of in a call. In the background, where nothing may be raised."""
     program, quiet = sample.traced.program, quiet_lines(sample.traced)
-    if known is None:
-        if not may_warn_at_all(program, quiet):
-            return
-        with contextlib.suppress(Exception):  # in the background, where nothing may be raised
-            from anygpu.placement.agreement.analysis import flags_of
+    if not may_warn_at_all(program, quiet):
+        return
+    with contextlib.suppress(Exception):
+        from anygpu.placement.agreement.analysis import flags_of
 
-            known = flags_of(program, sample.inputs)
-    heard = frozenset(flag for flag in known or () if flag.line not in quiet)
-    if heard:
-        trust.flags |= heard
-    elif known is not None and not is_finite([leaf for leaf in flatten(sample.expected)[0] if _is_number(leaf)]):
-        if is_finite(sample.inputs):
-            trust.makes_quietly = True
-        else:
-            trust.carries_quietly = True
+        heard = frozenset(flag for flag in flags_of(program, sample.inputs) if flag.line not in quiet)
+        trust.warned(heard, sample.filters)
 
 
 def may_hide(program: Program, quiet: frozenset[tuple[str, int]]) -> bool:
@@ -330,17 +373,6 @@ def may_hide(program: Program, quiet: frozenset[tuple[str, int]]) -> bool:
         for position, (op, _) in enumerate(program.nodes)
         if is_inexact(program.specs[position].dtype) or isinstance(op, Cast)
     )
-
-
-def learn_silence(trust: Trust, noted: int) -> None:
-    """Remember that NumPy said nothing of what native code has noted and no result shows."""
-    if noted & HIDDEN and not trust.flags:
-        trust.hides_quietly = True
-
-
-def _is_number(leaf: Any) -> bool:
-    """Whether a leaf of a result has numbers that may be NaN or infinite."""
-    return isinstance(leaf, np.ndarray | np.generic | float | complex)
 
 
 def may_warn_at_all(program: Program, quiet: frozenset[tuple[str, int]]) -> bool:
@@ -429,17 +461,16 @@ def warns(modes: Mapping[str, str]) -> bool:
     return any(modes[name] != "ignore" for name in _WATCHED)
 
 
-def is_shown(flags: Iterable[Flag], module: str, heard: Filters | None) -> bool:
-    """Whether Python would show one of these warnings, or raise it, if NumPy gave it now.
-
-    With filters that show a warning once for each line, the user has seen it, as long as the filters stay what they
-    were then.
-    """
-    for flag in flags:
-        action = _action(f"{flag.kind} encountered in {flag.operation}", module, flag.line)
-        if action in _EVERY_TIME or (action != "ignore" and (heard is None or not heard.unchanged())):
-            return True
-    return False
+def ignores_float_warnings() -> bool:
+    """Whether the filters ignore every RuntimeWarning, whatever it says and wherever it comes from."""
+    found: Any = warnings.filters
+    for action, message, category, where, number in found:
+        if issubclass(RuntimeWarning, category):
+            if action != "ignore":
+                return False
+            if message is None and where is None and not number:
+                return True
+    return str(getattr(warnings, "defaultaction", "default")) == "ignore"
 
 
 def _action(text: str, module: str, line: tuple[str, int] | None) -> str:

@@ -57,8 +57,7 @@ Trait = Literal["slow", "silent", "exact", "monotone", "relative", "angle"]
 _Result = Literal["same", "real", "complex", "bool", "uint8", "int32"]
 #: Operands, none of them finite, of which the result is not finite either.
 _Keeps = Literal["", "nan", "nan, inf", "nan, inf of the first"]
-#: Results that are not finite, of finite operands. Sums and products overflow as well, of numbers that hardly anybody
-#: has.
+#: Results that are not finite: NaN of operands that are none, and infinities of finite operands.
 _Makes = Literal["", "nan", "inf", "nan, inf"]
 
 
@@ -118,9 +117,12 @@ _ROWS = (
     _Row("log1p", _INEXACT, "slow monotone", keeps="nan, inf", makes="nan, inf", poles=(-1.0,), opencl="log1p",
          instructions=26.0),
     # Angles and hyperbolas.
-    _Row("sin", _INEXACT, "slow angle", keeps="nan, inf", wgsl="sin", opencl="sin", weight=1.5, instructions=24.0),
-    _Row("cos", _INEXACT, "slow angle", keeps="nan, inf", wgsl="cos", opencl="cos", weight=1.5, instructions=24.0),
-    _Row("tan", _INEXACT, "slow angle", keeps="nan, inf", wgsl="tan", opencl="tan", weight=2.0, instructions=32.0),
+    _Row("sin", _INEXACT, "slow angle", keeps="nan, inf", makes="nan", wgsl="sin", opencl="sin", weight=1.5,
+         instructions=24.0),
+    _Row("cos", _INEXACT, "slow angle", keeps="nan, inf", makes="nan", wgsl="cos", opencl="cos", weight=1.5,
+         instructions=24.0),
+    _Row("tan", _INEXACT, "slow angle", keeps="nan, inf", makes="nan", wgsl="tan", opencl="tan", weight=2.0,
+         instructions=32.0),
     _Row("asin", _INEXACT, "slow monotone angle", numpy="arcsin", keeps="nan, inf", makes="nan", wgsl="asin",
          opencl="asin", instructions=28.0),
     _Row("acos", _INEXACT, "slow monotone angle", numpy="arccos", keeps="nan, inf", makes="nan", wgsl="acos",
@@ -153,9 +155,9 @@ _ROWS = (
     _Row("mantissa", _FLOAT, "silent exact"),
     _Row("exponent", _FLOAT, result="int32"),
     # Of two numbers: arithmetic.
-    _Row("add", _NUMBERS, keeps="nan, inf"),
-    _Row("subtract", _NUMBERS, keeps="nan, inf"),
-    _Row("multiply", _NUMBERS, keeps="nan, inf"),
+    _Row("add", _NUMBERS, keeps="nan, inf", makes="nan, inf"),
+    _Row("subtract", _NUMBERS, keeps="nan, inf", makes="nan, inf"),
+    _Row("multiply", _NUMBERS, keeps="nan, inf", makes="nan, inf"),
     _Row("divide", _INEXACT, keeps="nan, inf of the first", makes="nan, inf", instructions=4.0),
     _Row("floor_divide", _REALS, "slow", keeps="nan, inf of the first", makes="nan, inf", weight=16.0,
          instructions=12.0),
@@ -165,11 +167,11 @@ _ROWS = (
     _Row("power", _NUMBERS, "slow", makes="nan, inf", wgsl="pow", opencl="pow", weight=3.0, instructions=44.0),
     _Row("atan2", _FLOAT, "slow", numpy="arctan2", keeps="nan", wgsl="atan2", opencl="atan2", weight=2.0,
          instructions=36.0),
-    _Row("hypot", _FLOAT, "slow", keeps="nan, inf", opencl="hypot", weight=4.0, instructions=12.0),
+    _Row("hypot", _FLOAT, "slow", keeps="nan, inf", makes="inf", opencl="hypot", weight=4.0, instructions=12.0),
     _Row("minimum", _ALL, "silent exact", keeps="nan"),
     _Row("maximum", _ALL, "silent exact", keeps="nan"),
     _Row("copysign", _FLOAT, "silent exact", opencl="copysign"),
-    _Row("nextafter", _FLOAT, "exact", opencl="nextafter"),
+    _Row("nextafter", _FLOAT, "exact", makes="inf", opencl="nextafter"),
     # The second operand is an int32; see `binary_dtype`.
     _Row("ldexp", (), makes="inf"),
     # Whole numbers and bits.

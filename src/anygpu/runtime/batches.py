@@ -34,7 +34,7 @@ from anygpu.placement.plan.candidate_history import calls_between_samples
 from anygpu.placement.plan.chunking import FILLED, SIZES, BatchPlan, BatchTimes, Missed, Weighed, weigh
 from anygpu.placement.plan.predicting import predict
 from anygpu.placement.planner import Planner
-from anygpu.placement.trust import Sample, compared, is_finite
+from anygpu.placement.trust import Filters, Sample, compared, is_finite
 from anygpu.program.graph import Program
 from anygpu.program.transforms import vmap
 from anygpu.receipts.receipt import NetworkUse
@@ -630,7 +630,7 @@ class LaunchCheck:
                 results = self._batches.launch(batch, worker, self._given)
             program = batch.traced.program
             for number, expected in self._expected.items():
-                sample = Sample(batch.traced, self._as_program_takes(number), expected, False)
+                sample = Sample(batch.traced, self._as_program_takes(number), expected, False, Filters.now())
                 row = [np.asarray(result[number]) for result in results]
                 judgement = compared(sample, row, site.trust.usual.get(program.key, ()))
                 if judgement.difference is not None:

@@ -30,7 +30,7 @@ from anygpu.placement.place_call import choose, receipt_of, run_at, run_untraced
 from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.planner import Planner
 from anygpu.placement.retry import handle_failure, next_choice, one_line, refusal, task_for
-from anygpu.placement.trust import is_finite, is_shown, number_kinds
+from anygpu.placement.trust import is_finite, number_kinds
 from anygpu.receipts.notes import made
 from anygpu.receipts.receipt import Attempt, Phases, PhaseTimer, Receipt, attribute_to_line, queued_receipt
 from anygpu.runtime.batches import Batch, BatchResults, CheckStatus, LaunchCheck
@@ -383,7 +383,7 @@ class LaneWorker:
 
     def _check_status(self, planned: Batch, batches: KindOfBatches, site: CallSite) -> CheckStatus:
         """Whether the launch may be used now."""
-        if site.trust.flags and is_shown(site.trust.flags, "", site.trust.heard):
+        if site.trust.flags and site.trust.is_shown(site.trust.flags, ""):
             # NumPy has to warn, call by call.
             return "wait"
         if not site.chooser.checked:
@@ -489,8 +489,7 @@ class LaneWorker:
                 if not made.finite and site.programs.may_warn(planned.traced)
                 else False
             )
-            if is_new and (trust.flags or trust.is_usual(inputs)):
-                is_new = False
+            is_new = is_new and trust.may_be_shown(planned.traced, inputs, "")
             kinds = number_kinds(planned.traced, inputs)
             is_compared = trust.knows_order(inputs) and trust.knows_numbers(program, device, kinds)
             if is_new or (automatic and not is_compared):

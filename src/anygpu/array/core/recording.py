@@ -134,6 +134,10 @@ def cast(value: Value, dtype: DType) -> Value:
     """The value in another dtype; itself if it has that."""
     if value.spec.dtype == dtype:
         return value
+    if KIND[value.spec.dtype] == "complex" and KIND[dtype] not in ("complex", "bool"):
+        listening = active_tracer.get()
+        if listening is not None:
+            listening.stop("it casts complex numbers to real ones, of which NumPy warns (ComplexWarning)")
     return Value(Cast(dtype), (value,), Spec(value.spec.shape, dtype), value.device, users_line())
 
 

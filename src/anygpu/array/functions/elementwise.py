@@ -24,7 +24,7 @@ from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.core.views import attach
 from anygpu.array.functions import elementwise_composed as composed
 from anygpu.array.functions.elementwise_composed import UfuncBody
-from anygpu.program.dtypes import DType
+from anygpu.program.dtypes import KIND, DType
 from anygpu.program.functions import BinaryFunction, UnaryFunction
 from anygpu.program.primitives import Reshape, Shape, Unary
 
@@ -386,11 +386,25 @@ def clip(
     # axis; otherwise it gets that of the limit: NumPy has two loops.
     takes_limit = len(limits) == 2 and any(isinstance(each, Value) and each.spec.shape[-1:] > (1,) for each in limits)
     value, *bounds = recording.common(array._value, *limits)
+    if KIND[value.spec.dtype] == "complex" and len(bounds) == 2:
+        beyond = _limited(_limited(value, bounds[0], "greater"), bounds[1], "less")
+        return _into(out, Array(beyond))
     if lower is not None:
         value = binary("maximum", *((value, bounds[0]) if takes_limit else (bounds[0], value)))
     if upper is not None:
         value = binary("minimum", *((value, bounds[-1]) if takes_limit else (bounds[-1], value)))
     return _into(out, Array(value))
+
+
+def _limited(value: Value, limit: Value, order: BinaryFunction) -> Value:
+    """The complex value where it is NaN or stands in this order to the limit, by its real part first; else the limit.
+
+    A NaN in the limit is not looked at: where the real parts tell the order, they do.
+    """
+    (a, b), (c, d) = ((unary("real", each), unary("imag", each)) for each in (value, limit))
+    by_part = recording.where(binary("equal", a, c), binary(order, b, d), binary(order, a, c))
+    is_nan = binary("bitwise_or", unary("isnan", a), unary("isnan", b))
+    return recording.where(binary("bitwise_or", is_nan, by_part), value, limit)
 
 
 @implements(np.real)

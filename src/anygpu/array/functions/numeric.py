@@ -432,8 +432,8 @@ def nan_to_num(
     """NaN as zero and infinities as the largest numbers there are, or as what is given."""
     y = as_array(x)
     if y.dtype.kind == "c":
-        parts = [nan_to_num(part, True, nan, posinf, neginf) for part in (ew.real(y), ew.imag(y))]
-        return parts[0] + parts[1] * 1j
+        parts = [nan_to_num(part, True, nan, posinf, neginf)._value for part in (ew.real(y), ew.imag(y))]
+        return Array(recording.binary("complex", *parts))
     if y.dtype.kind != "f":
         return Array(y._value) if copy or y._is_number else y
     limits = np.finfo(y.dtype)

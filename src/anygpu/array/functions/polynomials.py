@@ -10,22 +10,25 @@ import numpy as np
 from anygpu.array.core import recording
 from anygpu.array.core.arguments import arrays, same_dtype, slice_axis, to_array
 from anygpu.array.core.array import Array, as_array, device_of
-from anygpu.array.core.expression import Value
+from anygpu.array.core.expression import Value, active_tracer
 from anygpu.array.core.overrides import implements
-from anygpu.array.core.recording import apply, binary, cast, compare, constant, reshape, unary, where
+from anygpu.array.core.recording import apply, binary, broadcast, cast, compare, constant, reshape, unary, where
 from anygpu.array.functions.concatenation import concat
 from anygpu.array.functions.creation import vander, zeros
 from anygpu.array.functions.linalg import lstsq
 from anygpu.array.functions.manipulation import atleast_1d, trim_zeros
 from anygpu.array.functions.ranges import arange
 from anygpu.array.functions.reductions import sum as total
-from anygpu.program.dtypes import KIND, DType
-from anygpu.program.primitives import Argsort, Concatenate, Contract, Flip, Gather, Pad, Search, Windows
+from anygpu.program.dtypes import KIND, DType, is_inexact
+from anygpu.program.primitives import Argsort, Concatenate, Contract, Flip, Gather, Pad, Reduce, Search, Slice, Windows
 
 # -- interpolation and convolution
 
 
 Mode = Literal["full", "same", "valid"]
+
+#: Where a longer vector stands out, each place is not computed by itself: that takes the square of its length.
+_LONG_EDGE = 1024
 
 
 @implements(np.interp)
@@ -144,9 +147,43 @@ def _moved(longer: Value, shorter: Value, mode: Mode) -> Value:
             low = high = 0
         case _:
             raise ValueError(f'mode is "full", "same" or "valid", not {mode!r}.')
-    if low or high:
-        longer = apply(Pad((low,), (high,)), longer, constant(0, longer.spec.dtype))
-    return apply(Contract((1,), (0,)), apply(Windows(0, size, 1), longer), shorter)
+    if shorter.spec.dtype == "float16":  # NumPy adds up in float32
+        return cast(_moved(cast(longer, "float32"), cast(shorter, "float32"), mode), "float16")
+    if not is_inexact(shorter.spec.dtype) or not (low or high):
+        return _products(_padded(longer, low, high), shorter)
+    if size > _LONG_EDGE:
+        if (tracer := active_tracer.get()) is not None:
+            tracer.stop(f"it moves more than {_LONG_EDGE:,} numbers along others, beyond their ends")
+        return _products(_padded(longer, low, high), shorter)
+    first = _edge(apply(Slice((0,), (size - 1,), (1,)), longer), shorter, low, 0)
+    length = longer.spec.shape[0]
+    last = _edge(apply(Slice((length - size + 1,), (length,), (1,)), longer), shorter, 0, high)
+    return apply(Concatenate(0), *first, _products(longer, shorter), *last)
+
+
+def _padded(values: Value, low: int, high: int) -> Value:
+    """The vector with so many zeros before and behind it."""
+    return apply(Pad((low,), (high,)), values, constant(0, values.spec.dtype)) if low or high else values
+
+
+def _products(longer: Value, shorter: Value) -> Value:
+    """The sum of products at each place where the shorter vector lies within the longer one."""
+    return apply(Contract((1,), (0,)), apply(Windows(0, shorter.spec.shape[0], 1), longer), shorter)
+
+
+def _edge(values: Value, shorter: Value, low: int, high: int) -> list[Value]:
+    """The sums of products where the shorter vector stands out at one end: what meets no value counts for nothing.
+
+    A product with 0 would not do: that of an infinity is NaN.
+    """
+    if not (low or high):
+        return []
+    size = shorter.spec.shape[0]
+    there = broadcast(constant(True, "bool"), values.spec.shape)
+    beside = apply(Windows(0, size, 1), _padded(values, low, high))
+    met = apply(Windows(0, size, 1), _padded(there, low, high))
+    products = binary("multiply", beside, broadcast(shorter, beside.spec.shape))
+    return [apply(Reduce("sum", (1,)), where(met, products, 0))]
 
 
 # -- polynomials: coefficients with the highest power first

@@ -37,8 +37,10 @@ _STEP: dict[str, BinaryFunction] = {"sum": "add", "prod": "multiply", "max": "ma
 
 
 def reduced(fn: ReduceFunction, value: Value, axes: tuple[int, ...], keepdims: bool) -> Value:
-    """The reduction over axes that are sorted; over none, the value itself."""
+    """The reduction over axes that are sorted; over none, the value itself, which a sum begins with 0."""
     result = apply(Reduce(fn, axes), value) if axes else value
+    if fn == "sum" and not axes and is_inexact(value.spec.dtype):
+        result = binary("add", value, recording.constant(0, value.spec.dtype))  # -0.0 becomes 0.0
     return reshape(result, kept_shape(value.spec.shape, axes)) if keepdims else result
 
 
@@ -245,7 +247,7 @@ def mean_dtypes(dtype: DType, wanted: npt.DTypeLike | None) -> tuple[DType, DTyp
     """In which type a mean is computed, and in which it is given."""
     if wanted is not None:
         result = dtype_name(wanted)
-        return ("float32" if result == "float16" else result), result
+        return result, result
     if not is_inexact(dtype):
         return "float64", "float64"
     return ("float32" if dtype in ("float16", "bfloat16") else dtype), dtype
@@ -260,12 +262,18 @@ def _count(shape: Shape, axes: tuple[int, ...], where: Any, array: Array) -> int
 
 
 def _divided(total: Value, count: int | float | Value) -> Value:
-    """By a number that adapts to the type of the total. What is not floating point is divided in float64."""
+    """By a number that adapts to the type of the total. What is not floating point is divided in float64.
+
+    float16 is divided in float32: it has no room for a large count.
+    """
+    kind = total.spec.dtype
+    if kind == "float16":
+        total = cast(total, "float32")
     if isinstance(count, Value):
         count = cast(count, total.spec.dtype if is_inexact(total.spec.dtype) else "float64")
     elif count <= 0 and (tracer := active_tracer.get()) is not None:
         tracer.stop("it takes a mean of nothing, of which NumPy warns whatever its modes are")
-    return cast(binary("divide", total, count), total.spec.dtype)
+    return cast(binary("divide", total, count), kind)
 
 
 @implements(np.mean)
@@ -313,7 +321,7 @@ def var(
 ) -> Any:
     """The mean square distance from the mean; `correction`, or `ddof`, is taken from the number of elements.
 
-    float16 and integers are computed in wider types, as NumPy does. `mean` is taken as given. The denominator is never
+    Integers are computed in float64, float16 in float16, as in NumPy. `mean` is taken as given. The denominator is not
     below 0: with too few elements the result is NaN or infinite.
     """
     if correction is not None:
@@ -321,8 +329,8 @@ def var(
             raise ValueError("correction and ddof are two names of one thing: give one of them.")
         ddof = correction
     (array,) = arrays(a)
-    inner, outer = mean_dtypes(array._value.spec.dtype, dtype)
-    inner = promote(inner, array._value.spec.dtype) if is_inexact(inner) else "float64"
+    _, outer = mean_dtypes(array._value.spec.dtype, dtype)
+    inner = promote(outer, array._value.spec.dtype) if is_inexact(outer) else "float64"
     axes = normal_axes(axis, array.ndim)
     value = cast(array._value, inner)
     middle = _mean(value, axes, where, array) if mean is None else cast(to_array(mean, array._device)._value, inner)

@@ -147,6 +147,8 @@ def _position(fn: Literal["argmax", "argmin"], a: Any, axis: int | None, out: An
 def nanmean(a: Any, *rest: Any, where: Any = True, **options: Any) -> Any:
     """The mean of what is not NaN."""
     (array,) = arrays(a)
+    if array.dtype == np.float16 and len(rest) < 2 and options.get("dtype") is None:
+        options["dtype"] = np.float16  # in which NumPy adds these up, and not those of `mean`
     return reductions.mean(array, *rest, where=_there(array, where), **options)
 
 

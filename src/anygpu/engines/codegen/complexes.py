@@ -223,7 +223,10 @@ def _multiply(x: _Complex, y: _Complex) -> _Complex:
 
 
 def _divide(x: _Complex, y: _Complex, keep: _Keep) -> _Complex:
-    """Smith's method: both are turned by a right angle where that makes the divisor's real part the larger one."""
+    """Smith's method: both are turned by a right angle where that makes the divisor's real part the larger one.
+
+    As in NumPy, the reciprocal of the divisor multiplies: that of a subnormal number is infinite.
+    """
     (a, b), (c, d) = x, y
     upright = keep("upright", abs(c) >= abs(d))
     larger, smaller = keep("larger", upright.choose(c, d)), keep("smaller", upright.choose(d, c))
@@ -234,7 +237,8 @@ def _divide(x: _Complex, y: _Complex, keep: _Keep) -> _Complex:
     zero = keep("zero", upright & larger.equals(0))
     divisor = keep("divisor", zero.choose(abs(larger), larger + smaller * ratio))
     turned = upright.choose(q, slope) - upright.choose(slope, q)
-    return zero.choose(p, p + q * ratio) / divisor, zero.choose(q, turned) / divisor
+    scale = keep("scale", 1.0 / divisor)
+    return zero.choose(p, p + q * ratio) * scale, zero.choose(q, turned) * scale
 
 
 def _reciprocal(a: _Real, b: _Real, keep: _Keep) -> _Complex:

@@ -109,9 +109,9 @@ class Output(msgspec.Struct, frozen=True):
 MINUS_ONE = 1 << 31
 
 
-#: What a run of native code has noted, as bits: a NaN or an infinity in a result; one that no result shows; a whole
-#: number that did not fit into its type.
-RESULT, HIDDEN, WRAPPED = 1, 2, 4
+#: What a run of native code has noted, as bits: a NaN or an infinity in a result; one that no result shows; arithmetic
+#: of single whole numbers that did not fit into their type; a float that is cast to a whole number and is none of it.
+RESULT, HIDDEN, WRAPPED, BEYOND = 1, 2, 4, 16
 
 
 class Check(msgspec.Struct, frozen=True):

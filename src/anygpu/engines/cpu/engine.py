@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.engines.codegen.kernel import RESULT
+from anygpu.engines.codegen.kernel import BEYOND, RESULT
 from anygpu.engines.cpu.compiler import compiled_program
 from anygpu.engines.cpu.loader import LOADS_IMAGES, host_processor, kept_program, loaded
 from anygpu.engines.cpu.run_plan import HostRun, NativeProgram, RunPlan, can_call, exports_of, layout_of, segments_of
@@ -89,12 +89,14 @@ class CpuExecutable:
             self.call = python_function(self._runtime.call, self.plan, self._code, self._constants)
 
     def __call__(self, arrays: Sequence[HostArray]) -> list[HostArray]:
-        """The results for these arguments. They are new arrays, which share memory with nothing."""
-        results = self.call(*arrays)
-        if results is NotImplemented:
-            return self._run(arrays)[0]
-        results.pop()
-        return results  # type: ignore[no-any-return]
+        """The results for these arguments. They are new arrays, which share memory with nothing.
+
+        NumPy computes them where a float is cast to whole numbers and is none of them: what that gives is NumPy's.
+        """
+        results, noted = self.checked(arrays)
+        if noted & BEYOND:
+            return [np.array(each, order="C") for each in lowering.run(self.program, arrays)]
+        return results
 
     def checked(self, arrays: Sequence[HostArray]) -> tuple[list[HostArray], int]:
         """The results, and what was noted of them and on the way to them, as bits.
@@ -326,6 +328,8 @@ class CpuEngine(HostArrays):
 
         def run(arrays: Sequence[HostArray]) -> tuple[list[HostArray], bool | None]:
             results, noted = native.checked(arrays)
+            if noted & BEYOND:
+                return native(arrays), None
             return results, None if noted & UNKNOWN else not noted & RESULT
 
         return run

@@ -66,7 +66,7 @@ class RunPlan(msgspec.Struct, frozen=True):
 
     @property
     def noted(self) -> int:
-        """The entry whose bits say after a run what nests have noted: `RESULT`, `HIDDEN`, `WRAPPED`."""
+        """The entry whose bits say after a run what nests have noted: `RESULT`, `HIDDEN`, `WRAPPED`, `BEYOND`."""
         return len(self.slots) + 1
 
     @property

@@ -282,7 +282,7 @@ def _analyse(program: Program, inputs: Sequence[HostArray], most_bytes: int, row
             raised: set[str] = set()
             values[position] = _flagged(op, given, raised)
             line = program.lines[position]
-            flags.update(Flag(kind, _spoken(op), line) for kind in raised)
+            flags.update(Flag(kind, spoken(op), line) for kind in raised)
             bounds[position] = _bound_after(op, dtype, given, [bounds[s] for s in sources], values[position], rows)
         held += _bytes_of(values[position], bounds[position])
         if held > most_bytes:
@@ -310,7 +310,7 @@ def flags_of(program: Program, inputs: Sequence[HostArray]) -> frozenset[Flag]:
         else:
             raised: set[str] = set()
             values[position] = _flagged(op, [values[source] for source in sources], raised)
-            flags.update(Flag(kind, _spoken(op), program.lines[position]) for kind in raised)
+            flags.update(Flag(kind, spoken(op), program.lines[position]) for kind in raised)
         for source in last_use[position]:
             values[source] = None
     return frozenset(flags)
@@ -338,7 +338,7 @@ def _flagged(op: p.Primitive, given: Sequence[HostArray], raised: set[str]) -> H
     return np.asarray(LOWER[type(op)](op, *given))
 
 
-def _spoken(op: p.Primitive) -> str:
+def spoken(op: p.Primitive) -> str:
     """The name by which NumPy's warnings call an operation."""
     return FUNCTIONS[op.fn].numpy_name if isinstance(op, p.Unary | p.Binary) else op.name
 

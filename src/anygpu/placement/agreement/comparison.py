@@ -2,8 +2,7 @@
 
 `judge` goes from cheap to expensive and stops at the first answer: type, shape and nesting; what one operation may add;
 a sample of a large program; accuracy against double precision (`is_as_accurate`); the analysis of every element. A
-result is right if it lies within the bound of what the function returned, or of what its program gives on NumPy where
-that may be the same computation in another order.
+result is right if it lies within the bound of what the function returned on NumPy: that is the only reference.
 """
 
 from __future__ import annotations
@@ -58,9 +57,6 @@ _SAMPLED, _MOST_APART = 16, 0.1
 
 #: In epsilons: a difference that was right before is taken for granted up to this.
 MOST_USUAL = 64.0
-
-#: How many times the analysis' bound, or the rounding of the value, two orders of computing may lie apart.
-_MOST_BY_ORDER = 1024.0
 
 #: Turns what a program gives into what the function returns.
 Rebuild = Callable[[Sequence[Any]], Any]
@@ -149,16 +145,14 @@ def judge(
         if known is not None:
             return Judgement("agree", usual=known)
     try:
-        values, bounds, flags = analyse(program, inputs)
+        _, bounds, flags = analyse(program, inputs)
     except TooLarge:
         return Judgement("undecided", why="the program is too large to analyse")
     whole = [filled(bound, spec.shape) for bound, spec in zip(bounds, program.results, strict=True)]
     allowed = flatten(rebuild(whole))[0]
-    # The function itself may compute in another order than its program: both are right answers.
-    others = flatten(rebuild([np.asarray(each) for each in values]))[0]
     for number in doubtful:
         moved = _is_only_moved(quick[number])
-        found = _judged(number, (wanted[number], others[number]), leaves[number], allowed[number], moved=moved)
+        found = _judged(number, wanted[number], leaves[number], allowed[number], moved=moved)
         if found is not None:
             if found.verdict == "differ" and any(isinstance(node.op, Custom) for node in program.nodes):
                 # A user's kernel is checked against its reference by itself, with a tolerance of its own.
@@ -208,10 +202,10 @@ def _piece_agrees(pieces: Pieces, wanted: Sequence[Any], got: Sequence[Any], pos
     found = pieces.analyse(positions)
     if found is None:
         return False
-    for number, (value, bound) in enumerate(zip(found.values, found.bounds, strict=True)):
+    for number, bound in enumerate(found.bounds):
         one, other = (pieces.of_output(number, np.asarray(each), positions) for each in (wanted[number], got[number]))
         allowed = filled(bound, other.shape)
-        if _judged(number, (one, value), other, allowed, moved=False) is not None:
+        if _judged(number, one, other, allowed, moved=False) is not None:
             return False
     return True
 
@@ -239,14 +233,13 @@ def _settled_by_rows(
         if not each.adds_to(rows):
             return None
     try:
-        values, bounds, _ = analyse_rows(program, inputs, rows)
+        _, bounds, _ = analyse_rows(program, inputs, rows)
     except TooLarge:
         return None
     allowed = flatten(rebuild([filled(bound, spec.shape) for bound, spec in zip(bounds, program.results, strict=True)]))
-    others = flatten(rebuild([np.asarray(each) for each in values]))
     usual = []
-    for each, bound, value in zip(found, allowed[0], others[0], strict=True):
-        known = each.usual(np.asarray(bound), np.asarray(value), rows)
+    for each, bound in zip(found, allowed[0], strict=True):
+        known = each.usual(np.asarray(bound), rows)
         if known is None:
             return None
         usual.append(known)
@@ -290,13 +283,13 @@ class _Different(NamedTuple):
         rows.add(len(worst), positions)
         return len(positions) <= _MOST_APART * len(worst)
 
-    def usual(self, bound: HostArray, reference: HostArray, rows: Rows) -> float | None:
+    def usual(self, bound: HostArray, rows: Rows) -> float | None:
         """The largest relative difference in the chosen rows, if all of them are right and no other row exceeds it;
         else `None`.
         """
         place = rows.place(self.one.shape)
         one, other = self.one[place], self.other[place]
-        if not _agree((one, reference[place].astype(one.dtype)), other, bound[place], moved=False).all():
+        if not _agree(one, other, bound[place], moved=False).all():
             return None
         usual = _relative(one, other)
         elsewhere = np.array(self.relative)
@@ -397,22 +390,19 @@ def _same(one: Any, other: Any) -> bool:
 
 
 @float_errors_ignored
-def _judged(number: int, right: tuple[Any, Any], other: Any, bound: Any, *, moved: bool) -> Judgement | None:
+def _judged(number: int, one: Any, other: Any, bound: Any, *, moved: bool) -> Judgement | None:
     """The judgement of one leaf; `None` when all of it is right.
 
-    `right` are what the function returned and what its program gives on NumPy: an element may be near either. Elements
-    with an infinite bound are undecided, of which floats may have a share of `MOST_UNDECIDED` and integers none.
+    `one` is what the function returned. Elements with an infinite bound are undecided, of which floats may have a share
+    of `MOST_UNDECIDED` and integers none.
     """
-    one, reference = right
     if not _has_values(one):
         sentence = f"it is {other!r:.80}, not {one!r:.80}"
         return Judgement("differ", Difference(number, (), one, other, None, 1, sentence))
-    one, other, bound = np.asarray(one), np.asarray(other), np.asarray(bound, np.float64)
-    reference = np.asarray(reference, one.dtype)
-    allowed = bound
-    agree = _agree((one, reference), other, allowed, moved=moved)
-    undecided = ~agree & np.isinf(bound)
-    wrong = ~agree & ~np.isinf(bound)
+    one, other, allowed = np.asarray(one), np.asarray(other), np.asarray(bound, np.float64)
+    agree = _agree(one, other, allowed, moved=moved)
+    undecided = ~agree & np.isinf(allowed)
+    wrong = ~agree & ~np.isinf(allowed)
     if wrong.any():
         index = tuple(int(each) for each in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
         count = int(np.count_nonzero(wrong))
@@ -429,30 +419,15 @@ def _judged(number: int, right: tuple[Any, Any], other: Any, bound: Any, *, move
 
 
 @float_errors_ignored
-def _agree(right: tuple[HostArray, HostArray], other: HostArray, allowed: HostArray, *, moved: bool) -> Any:
-    """Where a result is right: near what the function returned, or near what its program gives on NumPy.
+def _agree(one: HostArray, other: HostArray, allowed: HostArray, *, moved: bool) -> Any:
+    """Where a result is near what the function returned.
 
     With `moved` only the same bits are, signs of zeros included.
     """
-    one, reference = right
     agree = _equal(one, other)
     if moved and one.dtype.kind in "fc":
         return agree & _same_sign(one, other)
-    near = magnitude_apart(one, other) <= allowed
-    if not (near | agree).all():
-        near |= (magnitude_apart(reference, other) <= allowed) & _is_other_order(one, reference, allowed)
-    return agree | (near & np.isfinite(allowed))
-
-
-def _is_other_order(one: Any, reference: Any, allowed: Any) -> Any:
-    """Where a function and its program may give these values by computing the same in two orders.
-
-    Elsewhere the program is that of another function: what it gives on NumPy is no right answer.
-    """
-    if one.dtype.kind not in "fc":
-        return one == reference
-    rounding = np.finfo(one.dtype).eps * np.abs(wide(one))
-    return magnitude_apart(one, reference) <= _MOST_BY_ORDER * np.maximum(allowed, rounding)
+    return agree | ((magnitude_apart(one, other) <= allowed) & np.isfinite(allowed))
 
 
 def _is_only_moved(quick: Any) -> bool:

@@ -256,10 +256,17 @@ class NestLowering(Lowering):
     # -- storage
 
     def _loaded(self, node: int, positions: Positions) -> Value:
-        """The value from memory.
+        """The value from memory; of a noted one that is made neither here nor by a sum, also whether it is finite."""
+        value = self._read(node, positions)
+        op = self.program.nodes[node].op
+        if node not in self._noted or op.is_elementwise or isinstance(op, Reduce):
+            return value
+        return tuple(self.named(f"seen_{node}", _looked_at(each)) for each in value)
 
-        That is scratch of the nest, a transposed copy where it lies along the lanes and the original does not, or the
-        buffer.
+    def _read(self, node: int, positions: Positions) -> Value:
+        """The value from scratch of the nest, from the buffer, or from a transposed copy.
+
+        A transposed copy is read where it lies along the lanes and the original does not.
         """
         self.reads.append((node, positions))
         local = self.local.get(node)
@@ -510,6 +517,13 @@ class NestLowering(Lowering):
             best = self.named(f"best_{node}", Choose(kept, best, term))
             place = self.named(f"{fn}_{node}", Choose(kept, place, Literal(number, "i32")))
         return (self.named(f"result_{node}", Apply("cast_i64", (place,), "i64")),)
+
+    def end(self, node: int, fn: ReduceFunction, dtype: DType, state: Value) -> Value:
+        """The result of a sum and the like; of a noted one also whether it is finite."""
+        result = super().end(node, fn, dtype, state)
+        if node not in self._noted:
+            return result
+        return tuple(self.named(f"seen_{node}", _looked_at(each)) for each in result)
 
     def begin_running(self, node: int, fn: ReduceFunction, dtype: DType) -> tuple[Name, ...]:
         """The state of a running total: a sum begins with its first value, whose zero may be negative."""

@@ -245,8 +245,12 @@ def is_host_step(program: Program, node: int) -> bool:
         case Concatenate():
             return len(inputs) > MOST_PARTS
         case Reduce():
-            # In products of complex numbers, the order decides about the signs of zeros.
-            return op.fn in ("argmax", "argmin", "prod") and KIND[specs[inputs[0]].dtype] == "complex"
+            # In products of complex numbers, the order decides about the signs of zeros. Of float16, NumPy rounds most
+            # sums and products after each step.
+            dtype = specs[inputs[0]].dtype
+            if dtype == "float16":
+                return op.fn in ("sum", "prod")
+            return op.fn in ("argmax", "argmin", "prod") and KIND[dtype] == "complex"
         case Binary():
             return op.fn == "power" and is_general_power(program, node)
     return op.has_own_kernels

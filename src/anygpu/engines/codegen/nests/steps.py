@@ -31,7 +31,7 @@ from anygpu.engines.codegen.kernel_ir import (
 )
 from anygpu.engines.codegen.kernel_ir import Variable as Changing
 from anygpu.engines.codegen.lower import single_value
-from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_inexact
+from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_inexact, is_integer
 from anygpu.program.functions import FUNCTIONS, BinaryFunction
 from anygpu.program.graph import Program
 from anygpu.program.primitives import (
@@ -172,13 +172,14 @@ class NestProgram(msgspec.Struct, frozen=True, kw_only=True):
 _ALL_ARE_THERE = (Reshape, Broadcast, Permute, Flip, Concatenate)
 
 _WRAP: frozenset[BinaryFunction] = frozenset(("add", "subtract", "multiply"))
+_QUOTIENTS: frozenset[BinaryFunction] = frozenset(("floor_divide", "remainder", "fmod"))
 _INTEGERS = ("signed", "unsigned")
 #: Near the largest numbers of 64 bits a float is less exact than this.
 _NEARLY = 1.0 - 2.0**-50
 
 
 def noted_nodes(program: Program, ranks: Sequence[int] = ()) -> frozenset[int]:
-    """The nodes that are to be looked at: functions of floats, and casts and sums of whole numbers.
+    """The nodes that are to be looked at: floats that may become NaN or infinite, casts and sums of whole numbers.
 
     Nodes can be computed in the order of their ranks; without these in that of their numbers.
     """
@@ -204,17 +205,18 @@ def noted_nodes(program: Program, ranks: Sequence[int] = ()) -> frozenset[int]:
 
 
 def _makes(program: Program, node: int) -> tuple[bool, bool]:
-    """Whether an operation may give a NaN, and whether it may give an infinity, of finite numbers."""
+    """Whether an operation may give a NaN of numbers, and whether it may give an infinity of finite ones."""
     op, inputs = program.nodes[node]
     dtype = program.specs[node].dtype
-    if not is_inexact(dtype):
+    if not is_inexact(dtype) or not op.may_raise_flags:
         return False, False
     if isinstance(op, Cast):
-        return False, ITEMSIZE[dtype] < ITEMSIZE[program.specs[inputs[0]].dtype]
-    if isinstance(op, Unary | Binary):
+        source = program.specs[inputs[0]].dtype
+        return False, ITEMSIZE[dtype] < ITEMSIZE[source] or (dtype == "float16" and is_integer(source))
+    if isinstance(op, Unary | Binary) and KIND[dtype] == "float":
         made = FUNCTIONS[op.fn].makes
         return "nan" in made, "inf" in made
-    return False, False
+    return True, True
 
 
 def _carries(op: Primitive, operand: int) -> bool:
@@ -240,9 +242,9 @@ def _carries_nan(op: Primitive) -> bool:
 
 
 def _may_not_fit(program: Program, position: int) -> bool:
-    """Whether a node's integers may leave the range of their type: casts of floats, and arithmetic of single numbers.
+    """Whether NumPy may warn of a node's integers: casts of floats, divisions, and arithmetic of single numbers.
 
-    NumPy warns of both; of arrays of integers that wrap around it does not.
+    Of arrays of integers that wrap around in sums and products it does not.
     """
     op, inputs = program.nodes[position]
     spec = program.specs[position]
@@ -250,19 +252,31 @@ def _may_not_fit(program: Program, position: int) -> bool:
         return False
     if isinstance(op, Cast):
         return KIND[program.specs[inputs[0]].dtype] == "float"
-    return isinstance(op, Binary) and op.fn in _WRAP and not spec.shape
+    return isinstance(op, Binary) and (op.fn in _QUOTIENTS or (op.fn in _WRAP and not spec.shape))
 
 
 def beyond(value: Expr, dtype: DType) -> Expr:
-    """Whether NumPy warns when it casts this float: it is NaN, or no number of the type that is cast by."""
-    bits = 64 if dtype in ("int64", "uint32") else 65 if dtype == "uint64" else 32
-    size = Apply("abs", (value,), value.type)
-    fits = Apply("less", (size, Literal(2.0 ** (bits - 1), value.type)), "bool")
+    """Whether only NumPy knows what this float is cast to: it is NaN, or no number of the type that is cast by."""
+    bits = 64 if dtype == "int64" else 65 if dtype == "uint64" else 32
+    # What NumPy makes of larger numbers as uint32 depends on how they lie in memory.
+    middle, half = (2.0**30, 3 * 2.0**30) if dtype == "uint32" else (0.0, 2.0 ** (bits - 1))
+    distance = Apply("subtract", (value, Literal(middle, value.type)), value.type) if middle else value
+    fits = Apply("less", (Apply("abs", (distance,), value.type), Literal(half, value.type)), "bool")
     return Apply("bitwise_xor", (fits, Literal(True, "bool")), "bool")
 
 
 def wraps(fn: str, one: Expr, other: Expr, dtype: DType) -> Expr:
-    """Whether a sum, a difference or a product is no number of its type; true also for the very largest of 64 bits."""
+    """Whether a result is no number of its type: divided by 0, or too large; true also for the very largest of 64 bits.
+
+    The least number divided by -1 is too large, for NumPy in a remainder too.
+    """
+    if fn in _QUOTIENTS:
+        by_zero = Apply("equal", (other, Literal(0, other.type)), "bool")
+        if KIND[dtype] == "unsigned":
+            return by_zero
+        least = Apply("equal", (one, Literal(-(1 << (8 * ITEMSIZE[dtype] - 1)), one.type)), "bool")
+        by_minus_one = Apply("equal", (other, Literal(-1, other.type)), "bool")
+        return Apply("bitwise_or", (by_zero, Apply("bitwise_and", (least, by_minus_one), "bool")), "bool")
     exact = Apply(fn, (converted(one, "f64"), converted(other, "f64")), "f64")
     bits = 8 * ITEMSIZE[dtype]
     low, high = (0.0, 2.0**bits) if KIND[dtype] == "unsigned" else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1))

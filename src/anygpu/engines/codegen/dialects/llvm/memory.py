@@ -25,7 +25,7 @@ from anygpu.engines.codegen.dialects.llvm.values import (
     whole,
 )
 from anygpu.engines.codegen.index import Clamped, Index, IndexVariable, Quotient, Remainder
-from anygpu.engines.codegen.kernel import HIDDEN, RESULT, WRAPPED
+from anygpu.engines.codegen.kernel import BEYOND, HIDDEN, RESULT, WRAPPED
 from anygpu.program.dtypes import DType
 
 # -- positions in lanes
@@ -418,7 +418,7 @@ class LaneMemory:
                 self._mark(HIDDEN, self._unfinite(value))
             return
         held = self.w.fit(condition, value.type.lanes)
-        self._mark(HIDDEN if is_float else WRAPPED, self.w.convert("sext", held, _BITS.get(value.type.elem, "i32")))
+        self._mark(BEYOND if is_float else WRAPPED, self.w.convert("sext", held, _BITS.get(value.type.elem, "i32")))
 
     def _unfinite(self, raw: Value) -> Value:
         """A whole number that is 0 if the value is finite: then it minus itself is 0, of which no bit is set."""
