@@ -142,7 +142,13 @@ class Call:
             changed = before.changed(self.function, self.arguments, self.keywords)
         with Executing():
             traced = trace(
-                self.function, self.arguments, self.keywords, precision=precision, by_value=by_value, seconds=seconds
+                self.function,
+                self.arguments,
+                self.keywords,
+                precision=precision,
+                by_value=by_value,
+                seconds=seconds,
+                exact=site.options.exact,
             )
         if isinstance(traced, Traced) and changed is not None and site.programs.tracings >= MOST_RECORDINGS:
             traced = NotTraceable(f"{changed} changes from call to call, and decides what it computes")

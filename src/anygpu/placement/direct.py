@@ -74,6 +74,8 @@ class DirectCalls:
         if found is None:
             return PLAN
         given, read = found
+        if traced.lies_otherwise(given):
+            return PLAN
         is_watched = self._may_warn
         token = mode_token()
         if token is not self._usual_modes:

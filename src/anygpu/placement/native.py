@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from anygpu.array.trace.traced import NotTraceable, Traced
+from anygpu.array.trace.traced import LIES_OTHERWISE, NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
@@ -140,7 +140,8 @@ def traced_for(site: NativeSite, call: Called, seconds: float | None) -> tuple[T
     with again_after_errors(site), executing.Executing():
         by_value = frozenset({float, int} - known.lifted)
         # The call then runs on NumPy, which gives the warnings of its constants.
-        tracing = partial(trace, call.function, call.arguments, call.keywords, by_value=by_value, seconds=seconds)
+        how: Any = {"by_value": by_value, "seconds": seconds, "exact": known.options.exact}
+        tracing = partial(trace, call.function, call.arguments, call.keywords, **how)
         traced = contextvars.copy_context().run(_listening, heard, tracing)
     if isinstance(traced, NotTraceable):
         why = f"it cannot be traced: {traced.reason.rstrip('.')}."
@@ -154,6 +155,10 @@ def traced_for(site: NativeSite, call: Called, seconds: float | None) -> tuple[T
         else:
             stay(site, why)
             events.cannot_trace(site, f"it cannot be traced: {traced.reason.rstrip('.')}.")
+        return None, frozenset()
+    why = traced.only_on_numpy(native=True)
+    if why is not None:
+        stay(site, why)
         return None, frozenset()
     if traced.by_value:
         _move(site, known, traced.by_value, call)
@@ -205,7 +210,10 @@ def _run_and_try(
     trust = Trust()
     trust.flags = heard
     given = inputs_after(site, call, traced, trust, value)
-    if given is not None:
+    if given is not None and traced.lies_otherwise(given):
+        site.say(LIES_OTHERWISE)
+        site.look_again(2.0)
+    elif given is not None:
         with contextlib.suppress(MemoryError):
             sample = sample_of(traced, given, value, ours=False)
             site.say("native code for it is being compiled and compared with numpy.")

@@ -28,6 +28,7 @@ from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.engines.protocol import DirectRun, Lack, failed, verified, why_not_here
 from anygpu.errors import CannotCompile, InvalidProgram, MissingExtra
 from anygpu.hardware.device import Device, Unavailable, VerifiedType
+from anygpu.program.exactness import with_loops
 from anygpu.program.graph import Node, Program
 from anygpu.program.ops.custom import Custom, with_references
 from anygpu.program.primitives import Binary, Broadcast, Constant, Input, Spec
@@ -49,7 +50,7 @@ UNKNOWN = 8
 def executable(program: Program) -> CpuExecutable:
     """The program as native code."""
     # What is constant is computed here: compilers take liberties with constants that NumPy does not.
-    program = simplified(with_references(program, None), evaluate_constant)
+    program = with_loops(simplified(with_references(program, None), evaluate_constant))
     processor = host_processor()
 
     def compile_program() -> NativeProgram:

@@ -7,7 +7,7 @@ transforms and in engines short, and engines fuse both away again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from anygpu.errors import InvalidProgram
 from anygpu.program.dtypes import KIND, NARROWER, DType, holds_every_value
@@ -66,10 +66,21 @@ class Elementwise(Primitive, frozen=True):
         return self, on_lines(inputs)
 
 
+#: Which of the results that differ in a last bit is meant. numpy: that of NumPy's own loop. none: NumPy computes the
+#: whole expression in another way, so that no loop gives its bits.
+LoopName = Literal["", "numpy", "none"]
+
+
 class _Function(Elementwise, frozen=True):
     """The rules that follow from the row of a function in `FUNCTIONS`."""
 
-    fn: UnaryFunction | BinaryFunction
+    if TYPE_CHECKING:
+
+        @property
+        def fn(self) -> UnaryFunction | BinaryFunction: ...
+
+        @property
+        def loop(self) -> LoopName: ...
 
     @property
     def operation_class(self) -> OperationClass:
@@ -88,6 +99,7 @@ class Unary(_Function, frozen=True):
     """A function of one value, element by element."""
 
     fn: UnaryFunction
+    loop: LoopName = ""
 
     def infer(self, *inputs: Spec) -> Spec:
         require_inputs(self, inputs, 1)
@@ -108,6 +120,7 @@ class Binary(_Function, frozen=True):
     """A function of two values of one shape and type, element by element."""
 
     fn: BinaryFunction
+    loop: LoopName = ""
 
     def infer(self, *inputs: Spec) -> Spec:
         require_inputs(self, inputs, 2)
