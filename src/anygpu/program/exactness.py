@@ -17,12 +17,11 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-import msgspec
-
 from anygpu.program.dtypes import FORMATS, ITEMSIZE, KIND, DType, is_inexact
 from anygpu.program.functions import COMPARISONS, FUNCTIONS, TESTS, having
 from anygpu.program.graph import Node, Program, line_of
 from anygpu.program.ops.custom import Custom
+from anygpu.program.ops.elementwise import BitwiseBinary, BitwiseUnary
 from anygpu.program.primitives import (
     Argsort,
     Binary,
@@ -219,9 +218,9 @@ def _how_of_function(
         return "exact" if op.fn in _BY_PARTS | {"complex"} and (native or op.fn not in _ROUNDING) else "near"
     if op.fn not in NEAR:
         return "exact" if native or op.fn not in _ROUNDING else "near"
-    if not native or op.loop == "none":
+    if not native or op.last_bits == "none":
         return "near"
-    if op.loop == "numpy":
+    if op.last_bits == "numpy":
         return "loop"
     if op.fn == "power":
         exponent = constant_exponent(program, inputs[1])
@@ -402,8 +401,13 @@ def with_loops(program: Program, *, throughout: bool = False) -> Program:
     loops = judged(program, throughout=throughout).loops
     if not loops:
         return program
-    nodes = [
-        Node(msgspec.structs.replace(op, loop="numpy"), inputs) if position in loops else Node(op, inputs)
-        for position, (op, inputs) in enumerate(program.nodes)
-    ]
+    nodes = [_by_loop(node) if position in loops else node for position, node in enumerate(program.nodes)]
     return Program.trusted(tuple(nodes), program.outputs, program.specs, program.lines)
+
+
+def _by_loop(node: Node) -> Node:
+    """The same function as NumPy's own loop."""
+    op, inputs = node
+    if isinstance(op, Unary):
+        return Node(BitwiseUnary(op.fn), inputs)
+    return Node(BitwiseBinary(op.fn), inputs) if isinstance(op, Binary) else node

@@ -18,12 +18,13 @@ from anygpu.array.core.expression import Value
 from anygpu.array.core.recording import Operand, apply, binary, cast, constant, unary, where
 from anygpu.program.dtypes import FLOATS, ITEMSIZE, KIND, DType, is_inexact
 from anygpu.program.functions import BinaryFunction, UnaryFunction
-from anygpu.program.primitives import Binary, Broadcast, Unary
+from anygpu.program.ops.elementwise import BitwiseBinary, BitwiseUnary
+from anygpu.program.primitives import Binary, Broadcast
 
 _LDEXP = Binary("ldexp")
 #: Parts of what NumPy computes as a whole, with other last bits than its functions of these names.
-_EXP, _EXP2, _LOG1P = (Unary(fn, "none") for fn in ("exp", "exp2", "log1p"))
-_POWER = Binary("power", "none")
+_EXP, _EXP2, _LOG1P = (BitwiseUnary(fn, "none") for fn in ("exp", "exp2", "log1p"))
+_POWER = BitwiseBinary("power", "none")
 
 #: Records one elementwise function.
 UfuncBody = Callable[..., Value | tuple[Value, ...]]

@@ -66,21 +66,19 @@ class Elementwise(Primitive, frozen=True):
         return self, on_lines(inputs)
 
 
-#: Which of the results that differ in a last bit is meant. numpy: that of NumPy's own loop. none: NumPy computes the
-#: whole expression in another way, so that no loop gives its bits.
-LoopName = Literal["", "numpy", "none"]
+#: Whose last bits a function has: those of an engine's own function, of NumPy's own loop for the type, or of none that
+#: can be called, because NumPy computes the whole expression that it is a part of in another way.
+LastBits = Literal["engine", "numpy", "none"]
 
 
 class _Function(Elementwise, frozen=True):
     """The rules that follow from the row of a function in `FUNCTIONS`."""
 
-    if TYPE_CHECKING:
+    fn: UnaryFunction | BinaryFunction
 
-        @property
-        def fn(self) -> UnaryFunction | BinaryFunction: ...
-
-        @property
-        def loop(self) -> LoopName: ...
+    @property
+    def last_bits(self) -> LastBits:
+        return "engine"
 
     @property
     def operation_class(self) -> OperationClass:
@@ -99,7 +97,6 @@ class Unary(_Function, frozen=True):
     """A function of one value, element by element."""
 
     fn: UnaryFunction
-    loop: LoopName = ""
 
     def infer(self, *inputs: Spec) -> Spec:
         require_inputs(self, inputs, 1)
@@ -120,7 +117,6 @@ class Binary(_Function, frozen=True):
     """A function of two values of one shape and type, element by element."""
 
     fn: BinaryFunction
-    loop: LoopName = ""
 
     def infer(self, *inputs: Spec) -> Spec:
         require_inputs(self, inputs, 2)
@@ -128,6 +124,26 @@ class Binary(_Function, frozen=True):
         if x.shape != y.shape:
             raise InvalidProgram(f"{self.fn}: the shapes {x.shape} and {y.shape} differ; broadcast one of them first.")
         return Spec(x.shape, binary_dtype(self.fn, x.dtype, y.dtype))
+
+
+class BitwiseUnary(Unary, frozen=True):
+    """A function of which every bit matters; to all rules it is the function."""
+
+    loop: Literal["numpy", "none"] = "numpy"
+
+    @property
+    def last_bits(self) -> LastBits:
+        return self.loop
+
+
+class BitwiseBinary(Binary, frozen=True):
+    """A function of two values of which every bit matters; to all rules it is the function."""
+
+    loop: Literal["numpy", "none"] = "numpy"
+
+    @property
+    def last_bits(self) -> LastBits:
+        return self.loop
 
 
 class Select(Elementwise, frozen=True):
