@@ -1,4 +1,4 @@
-"""Random NumPy functions whose whole numbers and truth values hang on last bits, for comparing native code bit by bit."""
+"""Random NumPy functions whose whole numbers and truth values hang on last bits, to compare native code bit by bit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _SMOOTH: tuple[Callable[[Any], Any], ...] = (
     lambda x: (x + 1j * x[::-1]).real, lambda x: np.abs(x + 2j).astype(x.dtype), lambda x: np.median(x) + x,
     lambda x: np.convolve(x.ravel(), [0.25, 0.5, 0.25], "same").reshape(x.shape).astype(x.dtype),
     lambda x: x + np.linalg.norm(x), lambda x: x * x.prod(axis=0), lambda x: x - np.dot(x.ravel(), x.ravel()) * 1e-3,
-    lambda x: x + np.average(x, axis=-1, keepdims=True), lambda x: x + np.ptp(x), lambda x: np.diff(x, axis=0, prepend=0),
+    lambda x: x + np.average(x, axis=-1, keepdims=True), lambda x: x + np.ptp(x),
+    lambda x: np.diff(x, axis=0, prepend=0),
     lambda x: x[:, 1:].sum(axis=1, keepdims=True) + x if x.ndim > 1 else x, lambda x: np.where(x > 0.1, x, x * x),
     lambda x: x + x.sum(axis=-1, dtype=np.float64, keepdims=True).astype(x.dtype), lambda x: np.copysign(x, 0.5 - x),
     lambda x: np.trapezoid(x, axis=-1)[..., None] + x if x.ndim > 1 else x, lambda x: x + np.nanmean(x),

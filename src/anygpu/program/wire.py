@@ -22,7 +22,7 @@ from anygpu.program.primitives import PRIMITIVES, SPECIAL, Primitive
 if TYPE_CHECKING:
     _AnyPrimitive = Primitive
 else:
-    _AnyPrimitive = Union[(*PRIMITIVES, *SPECIAL)]  # noqa: UP007
+    _AnyPrimitive = Union[(*PRIMITIVES, *SPECIAL)]
 
 FORMAT = "anygpu.program"
 VERSION = 1

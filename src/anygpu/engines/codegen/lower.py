@@ -315,6 +315,9 @@ class Lowering:
         dtype = self.program.specs[inputs[0]].dtype
         name = self._namer(node)
         match op:
+            case Unary() | Binary() if op.last_bits == "numpy":
+                type = operands[0][0].type
+                return (Apply(f"numpy.{op.fn}", tuple(operand[0] for operand in operands), type),)
             case Unary():
                 if KIND[dtype] == "complex":
                     return complexes.unary(op.fn, (operands[0][0], operands[0][1]), name)

@@ -18,6 +18,7 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.codegen.kernel import RESULT
 from anygpu.engines.cpu.compiler import compiled_program
 from anygpu.engines.cpu.loader import LOADS_IMAGES, host_processor, kept_program, loaded
+from anygpu.engines.cpu.numpy_loops import loop_symbols
 from anygpu.engines.cpu.run_plan import HostRun, NativeProgram, RunPlan, can_call, exports_of, layout_of, segments_of
 from anygpu.engines.cpu.runtime import native_runtime, python_function
 from anygpu.engines.cpu.selection import places_that_are_read
@@ -76,7 +77,8 @@ class CpuExecutable:
             for number, slot in enumerate(self.plan.slots)
             if slot.role == "constant"
         }
-        self._code = loaded(compiled.image, host_processor(), self._runtime.symbols, exports_of(self.plan))
+        symbols = {**self._runtime.symbols, **loop_symbols(self.plan.loops)}
+        self._code = loaded(compiled.image, host_processor(), symbols, exports_of(self.plan))
         self._layout = layout_of(self.plan)
         #: For each host step the places of its rows that are read, where these are few.
         self._places = {

@@ -43,7 +43,6 @@ from anygpu.program.primitives import (
     Scan,
     Scatter,
     Search,
-    Unary,
     product,
 )
 
@@ -248,8 +247,6 @@ def is_host_step(program: Program, node: int) -> bool:
         case Reduce():
             # In products of complex numbers, the order decides about the signs of zeros.
             return op.fn in ("argmax", "argmin", "prod") and KIND[specs[inputs[0]].dtype] == "complex"
-        case Unary() | Binary() if op.last_bits == "numpy":
-            return True
         case Binary():
             return op.fn == "power" and is_general_power(program, node)
     return op.has_own_kernels

@@ -281,6 +281,8 @@ WEIGHTS = {fn: row.instructions for fn, row in FUNCTIONS.items()}
 _ROOTS = (-1.0, -0.5, 0.5, 1.5, 4.0)
 #: What weighs as much is a call of a function.
 _CALL = 10.0
+#: What calling a loop of NumPy's takes beside the function itself.
+_CALLED_LOOP = 20.0
 
 #: Operations of a part, so that starting it on another thread (about a microsecond) is lost among them: 30 µs or so.
 PART = 100_000.0
@@ -356,6 +358,8 @@ def weight_of(expr: Apply) -> float:
         return 0.0
     if expr.fn == "power" and isinstance(expr.args[1], Literal) and expr.args[1].value in _ROOTS:
         return 8.0
+    if expr.fn.startswith("numpy."):
+        return _CALLED_LOOP + WEIGHTS[expr.fn.removeprefix("numpy.")]
     return WEIGHTS.get(expr.fn, 1.0)
 
 

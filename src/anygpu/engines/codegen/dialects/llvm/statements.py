@@ -22,6 +22,7 @@ from anygpu.engines.codegen.dialects.llvm.functions import (
     test,
 )
 from anygpu.engines.codegen.dialects.llvm.memory import Counter, LaneMemory, Multiple, Places
+from anygpu.engines.codegen.dialects.llvm.numpy_loops import PREFIX, called
 from anygpu.engines.codegen.dialects.llvm.values import Type, Value, Writer, constant, i64, whole
 from anygpu.engines.codegen.index import Clamped, Index, Quotient, Remainder
 from anygpu.engines.codegen.index import IndexVariable as Unknown
@@ -78,6 +79,8 @@ def applied(compiler: Compiler, fn: str, args: Sequence[Value], types: Sequence[
     w, of = compiler.w, types[0]
     if fn == "opaque":
         return args[0]
+    if fn.startswith(PREFIX):
+        return called(w, compiler.target, fn, args)
     if fn.startswith("cast_"):
         return _cast(compiler, args[0], of, fn.removeprefix("cast_"))
     if fn == "power" and of in _FLOATS and args[1].text in _POWERS:
