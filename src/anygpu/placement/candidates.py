@@ -256,7 +256,9 @@ class Candidates:
             return None
         if self._options.exact and device.id != CPU:
             return "exact=True is for the processor."
-        return traced.only_on_numpy(native=device.id == CPU)
+        from anygpu.engines.cpu.numpy_loops import rounding  # with the first program that is traced
+
+        return traced.only_on_numpy(rounding() if device.id == CPU else "free")
 
     def chunks(self, device: str, room: int) -> Chunks | str:
         """Cut the program so that a piece needs at most `room` bytes; a sentence that says why if it cannot be."""

@@ -33,6 +33,7 @@ from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.engines.cpu.engine import CpuExecutable, executable
 from anygpu.engines.cpu.loader import keep_fact, kept_fact
+from anygpu.engines.cpu.numpy_loops import rounding
 from anygpu.errors import VALUE_NEEDED, AnyGPUError, MissingExtra
 from anygpu.placement import executing, loading
 from anygpu.placement.agreement.analysis import Flag
@@ -140,7 +141,7 @@ def traced_for(site: NativeSite, call: Called, seconds: float | None) -> tuple[T
     with again_after_errors(site), executing.Executing():
         by_value = frozenset({float, int} - known.lifted)
         # The call then runs on NumPy, which gives the warnings of its constants.
-        how: Any = {"by_value": by_value, "seconds": seconds, "exact": known.options.exact}
+        how: Any = {"by_value": by_value, "seconds": seconds, "exact": rounding() if known.options.exact else None}
         tracing = partial(trace, call.function, call.arguments, call.keywords, **how)
         traced = contextvars.copy_context().run(_listening, heard, tracing)
     if isinstance(traced, NotTraceable):
@@ -156,7 +157,7 @@ def traced_for(site: NativeSite, call: Called, seconds: float | None) -> tuple[T
             stay(site, why)
             events.cannot_trace(site, f"it cannot be traced: {traced.reason.rstrip('.')}.")
         return None, frozenset()
-    why = traced.only_on_numpy(native=True)
+    why = traced.only_on_numpy(rounding())
     if why is not None:
         stay(site, why)
         return None, frozenset()

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from anygpu.program.dtypes import FORMATS, ITEMSIZE, KIND, DType, is_inexact
 from anygpu.program.functions import COMPARISONS, FUNCTIONS, TESTS, having
@@ -49,12 +49,18 @@ from anygpu.program.primitives import (
     product,
 )
 
+#: How a device rounds. free: as it likes; it may round a product and a sum at once, and lose subnormal numbers. real:
+#: real numbers as NumPy does, whose own loops it can call. complex: products and magnitudes of complex numbers as well.
+Rounding = Literal["free", "real", "complex"]
+
 #: Functions of real numbers of which libraries differ in the last bit.
 NEAR = having("near")
 #: Functions of complex numbers that treat each part by itself, or only look at them.
 _BY_PARTS = frozenset(
     (*COMPARISONS, *TESTS, "negative", "real", "imag", "conj", "rint", "add", "subtract", "minimum", "maximum")
 )
+#: Functions of arrays of complex numbers that can be written out as NumPy has them.
+_OF_ARRAYS = ("multiply", "abs")
 #: Functions whose result jumps, so that a last bit of an operand changes more than a last bit.
 _JUMPS = frozenset(
     (
@@ -118,12 +124,8 @@ class _Value(NamedTuple):
 
 
 @lru_cache(maxsize=16)
-def judged(program: Program, *, native: bool = True, throughout: bool = False) -> Judgement:
-    """Judge a program: with `throughout` every bit of its results matters, else those that decide something.
-
-    `native` says that arithmetic is rounded as NumPy rounds it and that NumPy's loops can be called. Other devices may
-    round a product and a sum at once, and lose subnormal numbers: there nothing that rounds is exact.
-    """
+def judged(program: Program, rounding: Rounding, *, throughout: bool = False) -> Judgement:
+    """Judge a program: with `throughout` every bit of its results matters, else those that decide something."""
     values: list[_Value] = []
     nears: list[int] = []
     looped: set[int] = set()
@@ -136,12 +138,14 @@ def judged(program: Program, *, native: bool = True, throughout: bool = False) -
         deciding = [source for source in node.inputs if is_inexact(program.specs[source].dtype)]
         if deciding and _decides(program, position):
             found = next((values[each].cause for each in deciding if values[each].cause is not None), None)
+            if found is None and isinstance(node.op, Unary) and node.op.fn == "signbit":
+                found = _may_be_nan(program, deciding[0])
             if found is not None:
                 decisions.append(Decision(found, position))
                 cause = None  # it is told once
             matters.update(deciding)
         if is_inexact(program.specs[position].dtype):
-            match _how(program, position, [each.order for each in given], native=native):
+            match _how(program, position, [each.order for each in given], rounding):
                 case "loop":
                     looped.add(position)
                 case "order":
@@ -180,10 +184,18 @@ def _decides(program: Program, position: int) -> bool:
     return not is_inexact(program.specs[position].dtype)
 
 
+def _may_be_nan(program: Program, source: int) -> int | None:
+    """The operation that may have made a NaN, whose sign no device has to keep, or chosen one of two zeros."""
+    op, inputs, position = _behind_views(program, source)
+    while isinstance(op, Cast) or (isinstance(op, Unary) and op.fn in ("negative", "abs")):
+        op, inputs, position = _behind_views(program, inputs[0])
+    return None if op.is_source else position
+
+
 # -- what rounds as NumPy does
 
 
-def _how(program: Program, position: int, orders: Sequence[Order], *, native: bool) -> str:
+def _how(program: Program, position: int, orders: Sequence[Order], rounding: Rounding) -> str:
     """How a node of floats whose operands are exact is NumPy's: "exact", "loop", "order", or "near" if it is not."""
     op, inputs = program.nodes[position]
     spec = program.specs[position]
@@ -192,29 +204,34 @@ def _how(program: Program, position: int, orders: Sequence[Order], *, native: bo
         return "exact"
     match op:
         case Unary() | Binary():
-            return _how_of_function(program, position, op, orders, native=native)
+            return _how_of_function(program, position, op, orders, rounding)
         case Cast():
-            exact = native or KIND[sources[0].dtype] not in ("float", "complex")
+            exact = rounding != "free" or KIND[sources[0].dtype] not in ("float", "complex")
             return "exact" if exact or ITEMSIZE[op.dtype] >= ITEMSIZE[sources[0].dtype] else "near"
         case Scatter():
             return "exact" if op.fn in ("set", "maximum", "minimum") else "near"
         case Scan():
-            known = op.fn in ("max", "min") or (native and spec.dtype in _LOOPED)
+            known = op.fn in ("max", "min") or (rounding != "free" and spec.dtype in _LOOPED)
             return "exact" if known else "near"
         case Reduce():
-            return _how_of_reduction(program, op, inputs[0], orders[0], native=native)
+            return _how_of_reduction(program, op, inputs[0], orders[0], rounding)
         case Contract() | Linear() | Custom():
             return "near"
     return "exact" if op.is_elementwise else "near"
 
 
 def _how_of_function(
-    program: Program, position: int, op: Unary | Binary, orders: Sequence[Order], *, native: bool
+    program: Program, position: int, op: Unary | Binary, orders: Sequence[Order], rounding: Rounding
 ) -> str:
     """The same of an elementwise function."""
     inputs, spec = program.nodes[position].inputs, program.specs[position]
     dtype = program.specs[inputs[0]].dtype
+    native = rounding != "free"
     if KIND[dtype] == "complex" or KIND[spec.dtype] == "complex":
+        if op.fn in _OF_ARRAYS and rounding == "complex":
+            # Numbers without axes NumPy multiplies in another way, and arrays that run backwards as well.
+            known = bool(spec.shape) and all(order > Order.ANY for order in orders)
+            return "loop" if known or op.last_bits == "numpy" else "near"
         return "exact" if op.fn in _BY_PARTS | {"complex"} and (native or op.fn not in _ROUNDING) else "near"
     if op.fn not in NEAR:
         return "exact" if native or op.fn not in _ROUNDING else "near"
@@ -249,14 +266,14 @@ def has_loop(fn: str) -> bool:
     return fn in NEAR and fn != "erf"
 
 
-def _how_of_reduction(program: Program, op: Reduce, source: int, order: Order, *, native: bool) -> str:
+def _how_of_reduction(program: Program, op: Reduce, source: int, order: Order, rounding: Rounding) -> str:
     """The same of a reduction: of sums NumPy's order is known where it follows the memory."""
     if op.fn not in ("sum", "prod"):
         return "exact"
     shape, dtype = program.specs[source]
     reduced = [axis for axis in op.axes if shape[axis] > 1]
     count = product(tuple(shape[axis] for axis in reduced))
-    if not native and count > 1:
+    if rounding == "free" and count > 1:
         return "near"
     if count <= _FEW or (op.fn == "sum" and _adds_whole_numbers(program, source, count)):
         return "exact"
@@ -338,12 +355,12 @@ def _order(program: Program, node: Node, given: Sequence[Order]) -> Order:
 # -- in words
 
 
-def why_not(program: Program, *, native: bool = True, throughout: bool = False) -> str | None:
+def why_not(program: Program, rounding: Rounding, *, throughout: bool = False) -> str | None:
     """What takes NumPy's own bits, as a sentence without its end; `None` where nothing does.
 
     Of several decisions the first is named; with `throughout` all operations are, and how often each occurs.
     """
-    judgement = judged(program, native=native, throughout=throughout)
+    judgement = judged(program, rounding, throughout=throughout)
     if not judgement.decisions:
         return None
     first, *more = judgement.decisions
@@ -396,9 +413,9 @@ def _numpy_name(op: Primitive) -> str:
 # -- a program that gives NumPy's bits
 
 
-def with_loops(program: Program, *, throughout: bool = False) -> Program:
+def with_loops(program: Program, rounding: Rounding, *, throughout: bool = False) -> Program:
     """The program with NumPy's own loops for the functions whose last bits matter."""
-    loops = judged(program, throughout=throughout).loops
+    loops = judged(program, rounding, throughout=throughout).loops
     if not loops:
         return program
     nodes = [_by_loop(node) if position in loops else node for position, node in enumerate(program.nodes)]

@@ -20,7 +20,7 @@ from anygpu.array.core.traced_scalar import evaluator, in_type
 from anygpu.array.core.views import follow_on_host
 from anygpu.array.trace.captures import Capture
 from anygpu.array.trace.guards import GONE, STEPS, compiled_reader
-from anygpu.program.exactness import judged, why_not, with_loops
+from anygpu.program.exactness import Rounding, judged, why_not, with_loops
 from anygpu.program.graph import Program
 from anygpu.program.transforms import in_single_precision
 
@@ -140,12 +140,12 @@ class Traced:
         *,
         by_value: frozenset[type],
         precision: Precision | None,
-        exact: bool,
+        exact: Rounding | None,
     ) -> None:
         self.program = in_single_precision(result.program) if precision == "float32" else result.program
-        if exact:
-            self.program = with_loops(self.program, throughout=True)
-        self.is_exact = exact
+        if exact is not None:
+            self.program = with_loops(self.program, exact, throughout=True)
+        self.is_exact = exact is not None
         self._follows_memory: bool | None = None
         self.by_value = by_value
         self.warns_of_slices = result.tracer.warns_of_slices
@@ -180,18 +180,15 @@ class Traced:
             and only.finish is same
         )
 
-    def only_on_numpy(self, *, native: bool) -> str | None:
-        """Why only NumPy gives the bits of it that matter, on native code or on another device; `None` if it is free.
-
-        It is a sentence.
-        """
-        why = why_not(self.program, native=native, throughout=self.is_exact)
+    def only_on_numpy(self, rounding: Rounding) -> str | None:
+        """Why a device that rounds so does not give the bits of it that matter, as a sentence; `None` if it does."""
+        why = why_not(self.program, rounding, throughout=self.is_exact)
         return f"{why}, and only numpy has the same." if why is not None else None
 
     def lies_otherwise(self, inputs: Sequence[Any]) -> bool:
         """Whether bits that matter follow from how arguments lie in memory, and these do not lie as C has it."""
         if self._follows_memory is None:
-            self._follows_memory = judged(self.program, throughout=self.is_exact).needs_c_order
+            self._follows_memory = judged(self.program, "complex", throughout=self.is_exact).needs_c_order
         return self._follows_memory and not all(each.flags.c_contiguous for each in inputs if type(each) is np.ndarray)
 
     def read(

@@ -37,6 +37,7 @@ from anygpu.array.trace.traced import (
 from anygpu.base.interrupts import is_of_a_handler
 from anygpu.base.units import readable_seconds
 from anygpu.errors import VALUE_NEEDED, AnyGPUError, InvalidOption, ValueNeeded
+from anygpu.program.exactness import Rounding
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.program.transforms import in_single_precision
@@ -431,14 +432,14 @@ def trace(
     by_value: frozenset[type] = frozenset(),
     views: bool = True,
     seconds: float | None = None,
-    exact: bool = False,
+    exact: Rounding | None = None,
 ) -> Traced | NotTraceable:
     """Trace `function(*arguments, **keywords)` to a program, with guards that tell which later calls may use it.
 
     Floats and ints become inputs too, unless their type is in `by_value` or the function asks for their values: then
     they are a part of the program, and `Traced.by_value` says so. Arguments that are returned, and views, are made
-    again on the host; without `views` they are results of the program. With `exact` the program is one that gives
-    NumPy's bits, as far as there is one.
+    again on the host; without `views` they are results of the program. With `exact`, which says how native code
+    rounds, the program is one that gives NumPy's bits, as far as there is one.
 
     The function is called twice among copies of everything that it can reach, with arrays that have no values, and both
     programs are compared: a function that does something else each time has none. Changes that it would make outside of

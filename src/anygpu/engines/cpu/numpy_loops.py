@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from anygpu.errors import CannotCompile
+from anygpu.program.exactness import Rounding
 from anygpu.program.functions import FUNCTIONS
 
 #: Where the fields of a ufunc are, behind the header of an object.
@@ -28,6 +29,42 @@ def mark_of_numpy() -> tuple[str, tuple[str, ...]]:
     """What NumPy's last bits depend on: its version, and the features of the processor that it uses."""
     features = np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]
     return np.__version__, tuple(sorted(name for name, is_used in features.items() if is_used))
+
+
+@cache
+def rounding() -> Rounding:
+    """How native code rounds beside this NumPy: complex numbers too, where both take the same steps.
+
+    NumPy's products of complex numbers have one product of each part not rounded, and magnitudes a square, where the
+    processor has an instruction for that. Other versions of NumPy may not.
+    """
+    numbers = 1 + np.arange(4 * _COUNT) * 0.6180339887498949 % 1
+    for dtype in ("complex64", "complex128"):
+        real, imag = numbers.reshape(2, 2, _COUNT)
+        if not _is_fused(*(real + 1j * imag).astype(dtype)):
+            return "real"
+    return "complex"
+
+
+def _is_fused(one: Any, other: Any) -> bool:
+    """Whether NumPy's products and magnitudes are those of `builtins.cl`."""
+    number = one.real.dtype.type
+
+    def fused(a: Any, b: Any, c: Any) -> Any:
+        """a · b + c, rounded once: of 24 bits each a double has all of it, and else Python's whole numbers do."""
+        if number is np.float32:
+            return np.float32(float(a) * float(b) + float(c))
+        (x, of_x), (y, of_y), (z, of_z) = (float(each).as_integer_ratio() for each in (a, b, c))
+        return (x * y * of_z + z * of_x * of_y) / (of_x * of_y * of_z)
+
+    products, lengths = one * other, np.abs(one)
+    for x, y, product, length in zip(one, other, products, lengths, strict=True):
+        real, imag = fused(x.real, y.real, -(x.imag * y.imag)), fused(x.real, y.imag, x.imag * y.real)
+        larger, smaller = max(x.real, x.imag), min(x.real, x.imag)
+        ratio = smaller / larger
+        if (product.real, product.imag) != (real, imag) or length != larger * np.sqrt(fused(ratio, ratio, 1.0)):
+            return False
+    return True
 
 
 def loop_symbols(names: Iterable[str]) -> dict[str, int]:

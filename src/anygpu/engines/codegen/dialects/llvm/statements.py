@@ -63,7 +63,7 @@ _FLOATS = ("f32", "f64")
 _UNSIGNED = ("u32", "u64")
 #: Functions of floating-point numbers that OpenCL C has, by its name.
 _BUILTIN = {
-    **{name: name for name in ("floor", "ceil", "trunc", "rint", "sqrt", "copysign")},
+    **{name: name for name in ("floor", "ceil", "trunc", "rint", "sqrt", "copysign", "fma")},
     **{name: name for name in ("isnan", "isinf", "isfinite", "signbit")},
     "abs": "fabs",
 }
@@ -108,6 +108,9 @@ def applied(compiler: Compiler, fn: str, args: Sequence[Value], types: Sequence[
             return made.value
     if fn == "round_f16" and compiler.target.halves:
         return w.convert("fpext", w.as_half(first), "float")
+    if fn.startswith("numpys_"):
+        # A few instructions, of which what is not used is left out.
+        return functions.inlined_number(compiler, f"{fn}_{of}", numbers)
     name = fn if functions.is_defined(fn) else f"{fn}_{of}"
     if not functions.is_defined(name):
         raise InvalidProgram(f"{fn}: is not defined for {of} on a processor; cast the operands first.")
