@@ -31,6 +31,7 @@ from anygpu.program.primitives import (
     Constant,
     Contract,
     Flip,
+    Fourier,
     Gather,
     Input,
     Linear,
@@ -156,7 +157,8 @@ def judged(program: Program, rounding: Rounding, *, throughout: bool = False) ->
         values.append(_Value(cause, _order(program, node, [each.order for each in given])))
     _add_sources(program, matters)
     if throughout:
-        decisions = [Decision(position, None) for position in nears if position in matters]
+        decisions = [each for each in decisions if each.cause not in nears]
+        decisions += [Decision(position, None) for position in nears if position in matters]
     return Judgement(
         tuple(decisions),
         frozenset(looped & matters),
@@ -391,6 +393,8 @@ def cause_name(program: Program, position: int) -> str:
             return f"a cast to {op.dtype}"
         case Linear():
             return f"np.linalg.{op.fn}"
+        case Fourier():
+            return f"np.fft.{op.fn}"
     return op.name
 
 
