@@ -18,6 +18,7 @@ from anygpu.array.trace.tracing import trace
 from anygpu.engines.cpu.engine import executable
 from anygpu.engines.cpu.numpy_loops import rounding
 from anygpu.errors import DeviceFallback, DeviceUnavailable
+from tests.placement.expressions import EXPRESSIONS
 from tests.placement.native_cases import device, natively
 from tests.placement.random_functions import RandomFunction, same_bits
 from tests.support.native_placement import native_at_once, settle, wrong_functions
@@ -164,14 +165,28 @@ def test_random_functions_decide_as_numpy_does(seed: int) -> None:
     def called(x: Any, y: Any) -> Any:
         return function(x, y)
 
+    check_bits(called, given)
+
+
+@pytest.mark.sampled(gate=20, full=1)
+@pytest.mark.parametrize("text", EXPRESSIONS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_expressions_have_numpys_bits(text: str, dtype: str) -> None:
+    rng = np.random.default_rng(5)
+    given = tuple((rng.normal(size=(60, 50)) * 10.0 ** rng.uniform(-2, 1, (60, 50))).astype(dtype) for _ in range(2))
+    check_bits(eval(f"lambda x, y: {text}", {"np": np}), given)
+
+
+def check_bits(function: Any, given: tuple[Any, ...]) -> None:
+    """What native code may run of a function gives NumPy's whole numbers; and all of its bits if it is exact."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = flatten(function(*given))[0]
         for exact in (None, rounding()):
-            traced = trace(called, given, {}, views=False, exact=exact)
+            traced = trace(function, given, {}, views=False, exact=exact)
             if isinstance(traced, NotTraceable) or traced.only_on_numpy(rounding()) is not None:
                 continue
-            inputs = traced.inputs(called, given, {})
+            inputs = traced.inputs(function, given, {})
             assert inputs is not None
             results = flatten(traced.rebuild(executable(traced.program)(inputs), inputs))[0]
             for one, other in zip(expected, results, strict=True):

@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 from anygpu.program.dtypes import FORMATS, ITEMSIZE, KIND, DType, is_inexact
 from anygpu.program.functions import COMPARISONS, FUNCTIONS, TESTS, having
 from anygpu.program.graph import Node, Program, line_of
+from anygpu.program.ops.along_axis import UnorderedReduce
 from anygpu.program.ops.custom import Custom
 from anygpu.program.ops.elementwise import BitwiseBinary, BitwiseUnary
 from anygpu.program.primitives import (
@@ -229,6 +230,8 @@ def _how_of_function(
     inputs, spec = program.nodes[position].inputs, program.specs[position]
     dtype = program.specs[inputs[0]].dtype
     native = rounding != "free"
+    if op.last_bits == "none":
+        return "near"
     if KIND[dtype] == "complex" or KIND[spec.dtype] == "complex":
         if op.fn in _OF_ARRAYS and rounding == "complex":
             # Numbers without axes NumPy multiplies in another way, and arrays that run backwards as well.
@@ -237,7 +240,7 @@ def _how_of_function(
         return "exact" if op.fn in _BY_PARTS | {"complex"} and (native or op.fn not in _ROUNDING) else "near"
     if op.fn not in NEAR:
         return "exact" if native or op.fn not in _ROUNDING else "near"
-    if not native or op.last_bits == "none":
+    if not native:
         return "near"
     if op.last_bits == "numpy":
         return "loop"
@@ -279,7 +282,9 @@ def _how_of_reduction(program: Program, op: Reduce, source: int, order: Order, r
         return "near"
     if count <= _FEW or (op.fn == "sum" and _adds_whole_numbers(program, source, count)):
         return "exact"
-    if op.fn != "sum" or dtype not in _LOOPED or isinstance(_behind_views(program, source)[0], Cast):
+    if op.fn != "sum" or isinstance(op, UnorderedReduce) or dtype not in _LOOPED:
+        return "near"
+    if isinstance(_behind_views(program, source)[0], Cast):
         return "near"  # what is cast on the way NumPy adds in pieces
     kept = [axis for axis in range(len(shape)) if axis not in op.axes and shape[axis] > 1]
     is_last = not kept or kept[-1] < reduced[0]

@@ -27,4 +27,8 @@ PRIMITIVES: tuple[type[Primitive], ...] = tuple(
 )
 
 #: Kinds of others, for which all rules are those of the others.
-SPECIAL: tuple[type[Primitive], ...] = (elementwise.BitwiseUnary, elementwise.BitwiseBinary)
+SPECIAL: tuple[type[Primitive], ...] = (
+    elementwise.BitwiseUnary,
+    elementwise.BitwiseBinary,
+    along_axis.UnorderedReduce,
+)

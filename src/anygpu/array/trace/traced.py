@@ -59,6 +59,11 @@ class ReturnedLeaf(NamedTuple):
     order: tuple[int, ...] = ()
 
 
+def _lies_plainly(value: Any) -> bool:
+    """Whether an array lies in memory as C has it; NumPy adds others in pieces, or in another order."""
+    return type(value) is not np.ndarray or (value.flags.c_contiguous and value.flags.aligned and value.dtype.isnative)
+
+
 class TraceResult(NamedTuple):
     """The program of one call with abstract arrays, and how its results become the return value."""
 
@@ -189,7 +194,7 @@ class Traced:
         """Whether bits that matter follow from how arguments lie in memory, and these do not lie as C has it."""
         if self._follows_memory is None:
             self._follows_memory = judged(self.program, "complex", throughout=self.is_exact).needs_c_order
-        return self._follows_memory and not all(each.flags.c_contiguous for each in inputs if type(each) is np.ndarray)
+        return self._follows_memory and not all(map(_lies_plainly, inputs))
 
     def read(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
