@@ -209,6 +209,8 @@ def _how(program: Program, position: int, orders: Sequence[Order], rounding: Rou
         case Unary() | Binary():
             return _how_of_function(program, position, op, orders, rounding)
         case Cast():
+            if op.dtype == "float16" and sources[0].dtype == "float64":
+                return "near"  # by way of float32, and so rounded twice
             exact = rounding != "free" or KIND[sources[0].dtype] not in ("float", "complex")
             return "exact" if exact or ITEMSIZE[op.dtype] >= ITEMSIZE[sources[0].dtype] else "near"
         case Scatter():

@@ -92,7 +92,7 @@ def magnitude_below(limit: Any, dtype: Any, count: int, fn: Any) -> Program:
     """Whether magnitudes are below a number, as one nest."""
     from anygpu.program.primitives import Broadcast, Constant
 
-    real = "float32" if dtype == "complex64" else "float64"
+    real: Any = "float32" if dtype == "complex64" else "float64"
     nodes = [
         Node(Input((count,), dtype)),
         Node(Unary("abs"), (0,)),
