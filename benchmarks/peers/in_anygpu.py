@@ -16,6 +16,10 @@ def compiled(name: str) -> Any:
     return ag.offload(on="cpu")(FUNCTIONS[name])
 
 
+def exact(name: str) -> Any:
+    return ag.offload(exact=True)(FUNCTIONS[name])
+
+
 def device() -> str:
     """Where the last call ran."""
     receipt = ag.last_receipt()

@@ -28,6 +28,10 @@ own arrays before the first call; anygpu takes and returns NumPy's. Each tool ha
 COMPILED = """\
 `anygpu on="cpu"` is the same with `@ag.offload(on="cpu")`: nothing is chosen, and LLVM compiles for the processor."""
 
+EXACT = """\
+`anygpu exact=True` is the same with `@ag.offload(exact=True)`: every bit is NumPy's, and what takes NumPy for that
+stays there."""
+
 CUPY = """\
 **CuPy** is left out: it needs an NVIDIA or AMD card, and this machine has no GPU. So this page shows what each tool
 makes of the processor. It cannot show what a GPU would gain, nor which of these tools would use it."""
@@ -66,6 +70,7 @@ def page_of(run: Run) -> str:
         COMMAND,
         HOW,
         *([COMPILED] if 'anygpu on="cpu"' in run.tools else []),
+        *([EXACT] if "anygpu exact=True" in run.tools else []),
         _tolerances(),
         CUPY,
         "## A call when it is warm",

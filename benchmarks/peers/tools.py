@@ -63,4 +63,12 @@ TOOLS = (
         pip=(".",),
         engines="numpy,cpu",
     ),
+    Tool(
+        name="anygpu exact=True",
+        module="in_anygpu",
+        factory="exact",
+        imports="llvmlite",
+        pip=(".",),
+        engines="numpy,cpu",
+    ),
 )

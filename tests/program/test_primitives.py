@@ -34,6 +34,7 @@ from anygpu.program.ops.linear import Attend
 from anygpu.program.primitives import (
     MAX_ELEMENTS,
     PRIMITIVES,
+    SPECIAL,
     Argsort,
     Binary,
     Broadcast,
@@ -380,8 +381,8 @@ def test_what_a_primitive_refuses(op: Primitive, inputs: list[Spec], message: st
 
 
 def leaves(kind: type[Primitive]) -> Iterator[type[Primitive]]:
-    """The classes without subclasses: all others are families."""
-    below = kind.__subclasses__()
+    """The classes without subclasses: all others are families, or have kinds to which all their rules apply."""
+    below = [each for each in kind.__subclasses__() if each not in SPECIAL]
     yield from (leaf for each in below for leaf in leaves(each)) if below else (kind,)
 
 

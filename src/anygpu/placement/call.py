@@ -130,6 +130,7 @@ class Call:
         """
         from anygpu.array.trace.traced import NotTraceable, Traced
         from anygpu.array.trace.tracing import trace  # most processes are over before they trace anything
+        from anygpu.engines.cpu.numpy_loops import rounding
 
         site = self.site
         precision = site.options.precision
@@ -139,7 +140,13 @@ class Call:
             changed = before.changed(self.function, self.arguments, self.keywords)
         with Executing():
             traced = trace(
-                self.function, self.arguments, self.keywords, precision=precision, by_value=by_value, seconds=seconds
+                self.function,
+                self.arguments,
+                self.keywords,
+                precision=precision,
+                by_value=by_value,
+                seconds=seconds,
+                exact=rounding() if site.options.exact else None,
             )
         if isinstance(traced, Traced) and changed is not None and site.programs.tracings >= MOST_RECORDINGS:
             traced = NotTraceable(f"{changed} changes from call to call, and decides what it computes")

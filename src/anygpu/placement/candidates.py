@@ -217,6 +217,8 @@ class Candidates:
             return Refused(device.id, lack)
         if baseline == "numpy" and device.id not in (baseline, CPU) and _sorts_as_numpy(program):
             return Refused(device.id, _NUMPYS_ORDER)
+        if (why := self._only_on_numpy(device)) is not None:
+            return Refused(device.id, why)
         plain, seconds = planner.expected(
             program, device, resident_bytes=resident_bytes, keep=self._has_anygpu_arrays and device.id == baseline
         )
@@ -245,6 +247,17 @@ class Candidates:
         doubt = doubt_about(device.id, seconds / plain.seconds) if plain.seconds else None
         is_measured = calibration.source == "measured"
         return Prediction(chunks, plain, seconds, once, tuning, is_measured, lack, device.kind, doubt)
+
+    def _only_on_numpy(self, device: Device) -> str | None:
+        """Why only NumPy gives the bits that matter; `None` where the device does, or was named and may differ."""
+        traced, is_free = self._programs.current, self._chooser.baseline is None and device.id != CPU
+        if device.id == "numpy" or traced is None or self._has_anygpu_arrays or is_free:
+            return None
+        if self._options.exact and device.id != CPU:
+            return "exact=True is for the processor."
+        from anygpu.engines.cpu.numpy_loops import rounding  # with the first program that is traced
+
+        return traced.only_on_numpy(rounding() if device.id == CPU else "free")
 
     def chunks(self, device: str, room: int) -> Chunks | str:
         """Cut the program so that a piece needs at most `room` bytes; a sentence that says why if it cannot be."""

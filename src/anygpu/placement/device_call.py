@@ -16,8 +16,9 @@ import numpy as np
 
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
+from anygpu.array.trace.traced import LIES_OTHERWISE
 from anygpu.errors import Unsupported, name_of, text_of
-from anygpu.hardware.device import node_of
+from anygpu.hardware.device import CPU, node_of
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.candidates import Prediction
@@ -185,6 +186,9 @@ class Check:
         """Why the call has to run on the baseline although the device was chosen; `None` where it may run there."""
         call, name = self._call, self._device
         site, trust, chooser = call.site, call.site.trust, call.site.chooser
+        is_numpys = chooser.baseline == "numpy" or name == CPU
+        if is_numpys and not site.has_anygpu_arrays and self._traced.lies_otherwise(self._values):
+            return Instead(LIES_OTHERWISE, on_numpy=True)
         if chooser.baseline in (None, name):  # what runs where its arguments are, or was asked for, is not automatic
             return None
         found = loud(self._modes)
@@ -358,6 +362,8 @@ def sample_now(call: Call, value: Any, *, ours: bool | None = None) -> Sample | 
     if given is None:
         return None
     traced = call.traced
+    if traced.lies_otherwise(given) and not call.site.has_anygpu_arrays:
+        return None
     if ours is None:
         ours = call.site.has_anygpu_arrays or value is None
     return sample_of(traced, as_arguments(given, traced.program, None), value, ours=ours)

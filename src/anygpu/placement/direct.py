@@ -73,6 +73,8 @@ class DirectCalls:
         if found is None:
             return NEEDS_PLANNING
         given, read = found
+        if traced.lies_otherwise(given):
+            return NEEDS_PLANNING
         is_watched = self._may_warn
         token = mode_token()
         if token is not self._usual_modes:

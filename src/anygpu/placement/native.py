@@ -27,12 +27,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from anygpu.array.trace.traced import NotTraceable, Traced
+from anygpu.array.trace.traced import LIES_OTHERWISE, NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.base.units import readable_seconds
 from anygpu.calls.native_site import NativeSite
 from anygpu.engines.cpu.engine import CpuExecutable, executable
 from anygpu.engines.cpu.loader import keep_fact, kept_fact
+from anygpu.engines.cpu.numpy_loops import rounding
 from anygpu.errors import AnyGPUError, MissingExtra
 from anygpu.placement import executing, loading
 from anygpu.placement.agreement.analysis import Flag
@@ -138,7 +139,8 @@ def traced_for(site: NativeSite, call: Called, seconds: float | None) -> tuple[T
     with again_after_errors(site), executing.Executing():
         by_value = frozenset({float, int} - known.lifted)
         # The call then runs on NumPy, which gives the warnings of its constants.
-        tracing = partial(trace, call.function, call.arguments, call.keywords, by_value=by_value, seconds=seconds)
+        how: Any = {"by_value": by_value, "seconds": seconds, "exact": rounding() if known.options.exact else None}
+        tracing = partial(trace, call.function, call.arguments, call.keywords, **how)
         traced = contextvars.copy_context().run(_listening, heard, tracing)
     if isinstance(traced, NotTraceable):
         why = f"it cannot be traced: {traced.reason.rstrip('.')}."
@@ -149,6 +151,10 @@ def traced_for(site: NativeSite, call: Called, seconds: float | None) -> tuple[T
         return None, frozenset()
     if any(map(_rounds_each_step, traced.program.nodes, traced.program.specs)):
         stay(site, "it adds or multiplies float16 numbers, of which NumPy rounds each step as they lie in memory.")
+        return None, frozenset()
+    why = traced.only_on_numpy(rounding())
+    if why is not None:
+        stay(site, why)
         return None, frozenset()
     if traced.by_value:
         _move(site, known, traced.by_value, call)
@@ -208,7 +214,9 @@ def _run_and_try(
     trust = Trust()
     trust.constant_flags = heard
     given = inputs_after(site, call, traced, trust, value)
-    if given is not None:
+    if given is not None and traced.lies_otherwise(given):
+        site.retry_after(2.0, reason=LIES_OTHERWISE)
+    elif given is not None:
         try:
             sample = sample_of(traced, given, value, ours=False)
         except MemoryError:

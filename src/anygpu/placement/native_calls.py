@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu.array.trace.traced import CallInputs, Traced
+from anygpu.array.trace.traced import LIES_OTHERWISE, CallInputs, Traced
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
 from anygpu.calls.lifecycle import Event
@@ -229,6 +229,8 @@ class NativeCalls:
         if found is None:
             return self._with_another_program(call)
         given, read = found
+        if traced.lies_otherwise(given):
+            return on_numpy(self._site, call, LIES_OTHERWISE)
         is_heard = True
         token = mode_token()
         if token is not self._usual_modes:
@@ -394,7 +396,7 @@ class NativeCalls:
         site, traced, trust = self._site, self._traced, self._trust
         value = on_numpy(site, call, why)
         given = inputs_after(site, call, traced, trust, value)
-        if given is None:
+        if given is None or traced.lies_otherwise(given):
             return value
         kinds = number_kinds(traced, given)
         with contextlib.suppress(MemoryError):  # of copies: then it is not compared

@@ -41,6 +41,8 @@ class Options(NamedTuple):
     engine: str | None = None
     #: Whether the first call of a kind compiles before it returns.
     warm: bool = False
+    #: Whether every bit of the results is NumPy's.
+    exact: bool = False
     #: The sentence for receipts where NumPy takes the place of "cpu".
     cpu_is_numpy: str | None = None
 
@@ -99,6 +101,8 @@ class CallOptions(TypedDict, total=False):
     engine: str | None
     #: Whether the first call of a kind compiles native code before it returns, instead of beside the calls after it.
     warm: bool | None
+    #: Whether every bit is NumPy's, also of floats; what only NumPy computes so runs there.
+    exact: bool | None
 
 
 class TaskOptions(CallOptions, total=False):
@@ -131,6 +135,9 @@ def options(**given: Unpack[CallOptions]) -> Options:
         max_load=_number(MAX_LOAD, 1.0) if max_load is None else max_load,
         power=given.get("power"),
     )
+    exact = bool(given.get("exact"))
+    if exact:
+        _require_processor(preference.on, engine, precision)
     preference, cpu_is_numpy = _with_cpu(preference, engine)
     return Options(
         preference=preference,
@@ -142,7 +149,19 @@ def options(**given: Unpack[CallOptions]) -> Options:
         check=_one_of("check", given.get("check") or os.environ.get(CHECK) or "sample", get_args(Check)),
         engine=engine,
         warm=bool(given.get("warm")),
+        exact=exact,
     )
+
+
+def _require_processor(on: Sequence[str], engine: str | None, precision: str | None) -> None:
+    """Raise `InvalidOption` for what cannot go with `exact=True`: another device, engine or precision than NumPy's."""
+    others = [name for name in (*on, *((engine,) if engine else ())) if name.lower() not in ("numpy", CPU)]
+    if others:
+        raise InvalidOption(
+            f"exact=True gives NumPy's bits, which {others[0]} does not: leave out that device, or exact=True."
+        )
+    if precision is not None:
+        raise InvalidOption(f"exact=True gives NumPy's bits, and precision={precision!r} other numbers; leave one out.")
 
 
 def _with_cpu(preference: Preference, engine: str | None) -> tuple[Preference, str | None]:

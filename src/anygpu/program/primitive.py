@@ -346,7 +346,21 @@ _Rule = TypeVar("_Rule", bound=Callable[..., Any])
 
 
 class RuleTable(dict[type[Primitive], _Rule]):
-    """A function for each primitive: `@LOWER.rule(Sort)` stands above the one for `Sort`."""
+    """A function for each primitive: `@LOWER.rule(Sort)` stands above the one for `Sort`, and holds for its kinds."""
+
+    def __missing__(self, primitive: type[Primitive]) -> _Rule:
+        """The rule of the primitive that this one is a kind of."""
+        for other in primitive.__mro__[1:]:
+            if other in self:
+                return self[other]
+        raise KeyError(primitive)
+
+    def find(self, primitive: type[Primitive]) -> _Rule | None:
+        """The rule of a primitive, if there is one."""
+        try:
+            return self[primitive]
+        except KeyError:
+            return None
 
     def rule(self, primitive: type[Primitive]) -> Callable[[_Rule], _Rule]:
         """Decorate the rule of a primitive. Raises `ValueError` where the table has one already."""

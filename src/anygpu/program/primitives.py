@@ -25,3 +25,10 @@ PRIMITIVES: tuple[type[Primitive], ...] = tuple(
     for name in family.__all__
     if isinstance(each := getattr(family, name), type) and issubclass(each, Primitive)
 )
+
+#: Kinds of others, for which all rules are those of the others.
+SPECIAL: tuple[type[Primitive], ...] = (
+    elementwise.BitwiseUnary,
+    elementwise.BitwiseBinary,
+    along_axis.UnorderedReduce,
+)

@@ -17,12 +17,12 @@ import msgspec
 from anygpu.base.printable import printable
 from anygpu.errors import InvalidProgram
 from anygpu.program.graph import Line, Node, Program
-from anygpu.program.primitives import PRIMITIVES, Primitive
+from anygpu.program.primitives import PRIMITIVES, SPECIAL, Primitive
 
 if TYPE_CHECKING:
     _AnyPrimitive = Primitive
 else:
-    _AnyPrimitive = Union[PRIMITIVES]  # noqa: UP007
+    _AnyPrimitive = Union[(*PRIMITIVES, *SPECIAL)]
 
 FORMAT = "anygpu.program"
 VERSION = 1

@@ -21,6 +21,7 @@ from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact, 
 from anygpu.program.functions import COMPARISONS
 from anygpu.program.graph import Program
 from anygpu.program.ops.linear import Attend
+from anygpu.program.primitive import RuleTable
 from anygpu.program.primitives import Primitive, Spec, product
 from tests.support.random_programs.intervals import (
     POWER,
@@ -493,35 +494,37 @@ def _search(op: Primitive, result: Spec, sources: Sequence[Spec], given: Sequenc
     return Bounds(0, sources[0].shape[0]) if given[0].exact and given[1].exact else UNKNOWN
 
 
-_RULES: dict[type[Primitive], Callable[[Any, Spec, Sequence[Spec], Sequence[Bounds]], Bounds]] = {
-    p.Input: lambda op, result, sources, given: input_bounds(op.dtype),
-    p.Constant: lambda op, result, sources, given: _constant_bounds(op),
-    p.Iota: _iota,
-    p.Unary: _unary,
-    p.Binary: _binary,
-    p.Select: _select,
-    p.Cast: _cast,
-    p.Reduce: _reduce,
-    p.Scan: _scan,
-    p.Reshape: _same,
-    p.Permute: _same,
-    p.Broadcast: _same,
-    p.Slice: _same,
-    p.Update: _all,
-    p.Flip: _same,
-    p.Pad: _all,
-    p.Concatenate: _all,
-    p.Windows: _same,
-    p.Contract: _contract,
-    p.Gather: _gather,
-    p.Scatter: _scatter,
-    p.Sort: lambda op, result, sources, given: _ordered(given[0], result.dtype),
-    p.Argsort: _argsort,
-    p.Search: _search,
-    p.Fourier: _fourier,
-    p.Linear: _linear,
-    Attend: _attend,
-}
+_RULES: RuleTable[Callable[[Any, Spec, Sequence[Spec], Sequence[Bounds]], Bounds]] = RuleTable(
+    {
+        p.Input: lambda op, result, sources, given: input_bounds(op.dtype),
+        p.Constant: lambda op, result, sources, given: _constant_bounds(op),
+        p.Iota: _iota,
+        p.Unary: _unary,
+        p.Binary: _binary,
+        p.Select: _select,
+        p.Cast: _cast,
+        p.Reduce: _reduce,
+        p.Scan: _scan,
+        p.Reshape: _same,
+        p.Permute: _same,
+        p.Broadcast: _same,
+        p.Slice: _same,
+        p.Update: _all,
+        p.Flip: _same,
+        p.Pad: _all,
+        p.Concatenate: _all,
+        p.Windows: _same,
+        p.Contract: _contract,
+        p.Gather: _gather,
+        p.Scatter: _scatter,
+        p.Sort: lambda op, result, sources, given: _ordered(given[0], result.dtype),
+        p.Argsort: _argsort,
+        p.Search: _search,
+        p.Fourier: _fourier,
+        p.Linear: _linear,
+        Attend: _attend,
+    }
+)
 
 
 # -- whether two engines agree on a program

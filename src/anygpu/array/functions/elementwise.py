@@ -226,7 +226,9 @@ fmod = _two(
     "fmod", np.fmod, "fmod", "What a division that rounds towards zero leaves; its sign is that of the dividend."
 )
 pow = _two("pow", np.power, "power", "The first number to the power of the second.")
-float_power = _two("float_power", np.float_power, "power", "As pow, in float64 or complex128 whatever goes in.")
+float_power = _two(
+    "float_power", np.float_power, composed.float_power, "As pow, in float64 or complex128 whatever goes in."
+)
 square = _one("square", np.square, composed.square, "Each number times itself.")
 reciprocal = _one("reciprocal", np.reciprocal, "reciprocal", "One divided by each number.")
 gcd = _two("gcd", np.gcd, "gcd", "The greatest common divisor.")

@@ -18,9 +18,13 @@ from anygpu.array.core.expression import Value
 from anygpu.array.core.recording import Operand, apply, binary, cast, constant, unary, where
 from anygpu.program.dtypes import FLOATS, ITEMSIZE, KIND, DType, is_inexact
 from anygpu.program.functions import BinaryFunction, UnaryFunction
+from anygpu.program.ops.elementwise import BitwiseBinary, BitwiseUnary
 from anygpu.program.primitives import Binary, Broadcast
 
 _LDEXP = Binary("ldexp")
+#: Parts of what NumPy computes as a whole, with other last bits than its functions of these names.
+_EXP, _EXP2, _LOG1P = (BitwiseUnary(fn, "none") for fn in ("exp", "exp2", "log1p"))
+_POWER = BitwiseBinary("power", "none")
 
 #: Records one elementwise function.
 UfuncBody = Callable[..., Value | tuple[Value, ...]]
@@ -139,6 +143,11 @@ def ldexp(x: Value, exponent: Value) -> Value:
     return apply(_LDEXP, x, exponent)
 
 
+def float_power(x: Value, y: Value) -> Value:
+    """The power in float64: NumPy's own function of numbers, and not that of arrays."""
+    return apply(_POWER, x, y)
+
+
 def heaviside(x: Value, at_zero: Value) -> Value:
     sided = where(binary("less", x, 0), 0.0, filled(x, 1, x.spec.dtype))
     return where(unary("isnan", x), x, where(binary("equal", x, 0), at_zero, sided))
@@ -170,7 +179,7 @@ def without_nan(fn: BinaryFunction) -> UfuncBody:
 def _logaddexp(x: Value, y: Value) -> Value:
     """log(exp(x) + exp(y)) without overflow; equal operands are taken apart, for infinities have no distance."""
     distance = unary("abs", binary("subtract", x, y))
-    sum_ = binary("add", binary("maximum", x, y), unary("log1p", unary("exp", unary("negative", distance))))
+    sum_ = binary("add", binary("maximum", x, y), apply(_LOG1P, apply(_EXP, unary("negative", distance))))
     # Equal infinities have no distance.
     return where(binary("equal", x, y), binary("add", x, math.log(2)), sum_)
 
@@ -178,7 +187,7 @@ def _logaddexp(x: Value, y: Value) -> Value:
 def _logaddexp2(x: Value, y: Value) -> Value:
     """log2(2**x + 2**y) without overflow; see `_logaddexp`."""
     distance = unary("abs", binary("subtract", x, y))
-    rest = unary("log1p", unary("exp2", unary("negative", distance)))
+    rest = apply(_LOG1P, apply(_EXP2, unary("negative", distance)))
     sum_ = binary("add", binary("maximum", x, y), binary("multiply", rest, 1 / math.log(2)))
     return where(binary("equal", x, y), binary("add", x, 1), sum_)
 

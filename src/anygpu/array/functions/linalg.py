@@ -24,7 +24,7 @@ from anygpu.array.functions import matrices, products
 from anygpu.array.functions.matrices import follow
 from anygpu.program.dtypes import KIND, REAL_PART, DType, is_inexact, promote
 from anygpu.program.functions import LinearFunction
-from anygpu.program.primitives import Linear, Permute, Reduce, Slice, product
+from anygpu.program.primitives import Contract, Linear, Permute, Reduce, Slice, product
 
 #: Exported by `anygpu.linalg`.
 __all__ = [
@@ -386,7 +386,11 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     if axis is None:
         if ord is None or (ord in ("f", "fro") and dimensions == 2) or (ord == 2 and dimensions == 1):
             flat = recording.reshape(value, (value.spec.size,))
-            return Array(recording.reshape(matrices.vector_norms(flat, 2, 0), (1,) * dimensions if keepdims else ()))
+            if value.spec.dtype in ("float32", "float64"):  # a product, whose last bit is another one than a sum's
+                length = recording.unary("sqrt", recording.apply(Contract((0,), (0,)), flat, flat))
+            else:
+                length = matrices.vector_norms(flat, 2, 0)
+            return Array(recording.reshape(length, (1,) * dimensions if keepdims else ()))
         axes = tuple(range(dimensions))
     else:
         axes = tuple(recording.normal_axis(each, dimensions) for each in (axis if isinstance(axis, tuple) else (axis,)))

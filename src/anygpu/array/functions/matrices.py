@@ -17,6 +17,7 @@ from anygpu.array.core.arguments import slice_axis
 from anygpu.array.core.device import ArrayDevice
 from anygpu.array.core.expression import Value
 from anygpu.program.dtypes import KIND, REAL_PART, DType, promote
+from anygpu.program.ops.along_axis import UnorderedReduce
 from anygpu.program.primitives import (
     Argsort,
     Cast,
@@ -114,7 +115,9 @@ def summed(x: Labelled, keep: Sequence[int]) -> Labelled:
     axes = tuple(axis for axis, label in enumerate(x.labels) if label not in keep)
     if not axes:
         return x
-    total = recording.apply(Reduce("any" if x.value.spec.dtype == "bool" else "sum", axes), x.value)
+    total = recording.apply(
+        Reduce("any", axes) if x.value.spec.dtype == "bool" else UnorderedReduce("sum", axes), x.value
+    )
     return Labelled(total, tuple(label for label in x.labels if label in keep))
 
 

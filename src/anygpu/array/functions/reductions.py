@@ -30,15 +30,20 @@ from anygpu.array.core.recording import (
 )
 from anygpu.program.dtypes import REAL_PART, DType, is_inexact, promote
 from anygpu.program.functions import BinaryFunction, ReduceFunction, ScanFunction
+from anygpu.program.ops.along_axis import UnorderedReduce
 from anygpu.program.primitives import Concatenate, Reduce, Scan, Shape, product
 
 #: The operation between two elements that each reduction repeats.
 _STEP: dict[str, BinaryFunction] = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
 
 
-def reduced(fn: ReduceFunction, value: Value, axes: tuple[int, ...], keepdims: bool) -> Value:
-    """The reduction over axes that are sorted; over none, the value itself, which a sum begins with 0."""
-    result = apply(Reduce(fn, axes), value) if axes else value
+def reduced(fn: ReduceFunction, value: Value, axes: tuple[int, ...], keepdims: bool, *, masked: bool = False) -> Value:
+    """The reduction over axes that are sorted; over none, the value itself, which a sum begins with 0.
+
+    Of elements that are `masked` NumPy adds the others in an order of its own.
+    """
+    reduction = UnorderedReduce if masked else Reduce
+    result = apply(reduction(fn, axes), value) if axes else value
     if fn == "sum" and not axes and is_inexact(value.spec.dtype):
         result = binary("add", value, recording.constant(0, value.spec.dtype))  # -0.0 becomes 0.0
     return reshape(result, kept_shape(value.spec.shape, axes)) if keepdims else result
@@ -101,7 +106,7 @@ def _total(
     if kind == "bool":  # asked for: adding is "or", and multiplying "and"
         result = reduced("any" if fn == "sum" else "all", value, axes, keepdims)
     else:
-        result = reduced(fn, value, axes, keepdims)
+        result = reduced(fn, value, axes, keepdims, masked=where is not True)
     if initial is not None:
         result = binary(_STEP[fn], result, _as_scalar(initial, kind, array))
     return deliver(Array(result), out)
@@ -297,7 +302,7 @@ def mean(
 def _mean(value: Value, axes: tuple[int, ...], where: Any, array: Array) -> Value:
     """With the axes kept."""
     counted = _masked(value, where, recording.constant(0, value.spec.dtype), array)
-    total = reduced("sum", counted, axes, keepdims=True)
+    total = reduced("sum", counted, axes, keepdims=True, masked=where is not True)
     return _divided(total, _count(value.spec.shape, axes, where, array))
 
 
@@ -337,7 +342,7 @@ def var(
     distance = binary("subtract", value, middle)
     squares = recording.squared_length(distance)
     counted = _masked(squares, where, recording.constant(0, squares.spec.dtype), array)
-    total = reduced("sum", counted, axes, keepdims=True)
+    total = reduced("sum", counted, axes, keepdims=True, masked=where is not True)
     count = _count(array.shape, axes, where, array)
     if isinstance(count, Value):
         freedom: int | float | Value = recording.where(

@@ -47,7 +47,8 @@ from anygpu.array.functions.manipulation import diagonal, squeeze
 from anygpu.array.functions.reductions import drop, kept_shape, reduced
 from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import KIND, DType, is_inexact, promote
-from anygpu.program.primitives import Argsort, Concatenate, Contract, Gather, Scan, Sort, product
+from anygpu.program.ops.elementwise import BitwiseBinary
+from anygpu.program.primitives import Argsort, Binary, Concatenate, Contract, Gather, Scan, Sort, product
 
 # -- reductions that leave NaN out
 #
@@ -393,18 +394,22 @@ def _plain_quantile(ordered: Value, line: Value, q: HostArray, method: str, *, s
             gamma = cast(gamma, line.spec.dtype if is_inexact(line.spec.dtype) else "float64")
         elif shares.dtype.kind == "f":
             gamma = cast(gamma, dtype_name(shares.dtype))
-        result = _between(one, other, gamma)
+        result = _between(one, other, gamma, _PRODUCT_APART if skip else Binary("multiply"))
     if is_inexact(line.spec.dtype) and not skip:
         top = slice_axis(ordered, last, length - 1, length)
         result = where(unary("isnan", top), top, result)
     return result
 
 
-def _between(one: Value, other: Value, weight: Value) -> Value:
+#: Of what is left of each line without NaN NumPy takes quantiles line by line, in other types.
+_PRODUCT_APART = BitwiseBinary("multiply", "none")
+
+
+def _between(one: Value, other: Value, weight: Value, product: Binary) -> Value:
     """From the nearer of the two, so that the ends are exact and the result grows with the weight."""
     way = binary("subtract", other, one)
-    from_one = binary("add", one, binary("multiply", way, weight))
-    from_other = binary("subtract", other, binary("multiply", way, binary("subtract", 1, weight)))
+    from_one = binary("add", one, apply(product, *recording.common(way, weight)))
+    from_other = binary("subtract", other, apply(product, *recording.common(way, binary("subtract", 1, weight))))
     return where(compare("greater_equal", weight, 0.5), from_other, from_one)
 
 

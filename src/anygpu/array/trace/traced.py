@@ -20,10 +20,14 @@ from anygpu.array.core.traced_scalar import evaluator, in_type
 from anygpu.array.core.views import follow_on_host
 from anygpu.array.trace.captures import Capture
 from anygpu.array.trace.guards import GONE, STEPS, compiled_reader
+from anygpu.program.exactness import Rounding, judged, why_not, with_loops
 from anygpu.program.graph import Program
 from anygpu.program.transforms import in_single_precision
 
 Precision = Literal["float32"]
+
+#: Why a call runs on NumPy whose arguments `Traced.lies_otherwise`.
+LIES_OTHERWISE = "its last bits follow from how its arguments lie in memory, and native code knows them for C's order."
 
 
 class NotTraceable(NamedTuple):
@@ -53,6 +57,11 @@ class ReturnedLeaf(NamedTuple):
     own: bool = False
     #: The axes of a result in the order of memory, where that is not C's.
     order: tuple[int, ...] = ()
+
+
+def _lies_plainly(value: Any) -> bool:
+    """Whether an array lies in memory as C has it; NumPy adds others in pieces, or in another order."""
+    return type(value) is not np.ndarray or (value.flags.c_contiguous and value.flags.aligned and value.dtype.isnative)
 
 
 class TraceResult(NamedTuple):
@@ -97,6 +106,7 @@ class Traced:
         "_distinct",
         "_evaluate",
         "_fixed",
+        "_follows_memory",
         "_leaves",
         "_numbers",
         "_positions",
@@ -105,6 +115,7 @@ class Traced:
         "_single",
         "_structure",
         "by_value",
+        "is_exact",
         "numbers",
         "program",
         "quiet_lines",
@@ -116,6 +127,8 @@ class Traced:
     program: Program
     #: Which of float and int are constants of the program: another value needs another program.
     by_value: frozenset[type]
+    #: Whether every bit of its results is NumPy's.
+    is_exact: bool
     #: Where the numbers among the arguments, and what Python computes from them, are in the program's inputs.
     numbers: slice
     #: Lines on which the user has turned NumPy's warnings off.
@@ -132,8 +145,13 @@ class Traced:
         *,
         by_value: frozenset[type],
         precision: Precision | None,
+        exact: Rounding | None,
     ) -> None:
         self.program = in_single_precision(result.program) if precision == "float32" else result.program
+        if exact is not None:
+            self.program = with_loops(self.program, exact, throughout=True)
+        self.is_exact = exact is not None
+        self._follows_memory: bool | None = None
         self.by_value = by_value
         self.warns_of_slices = result.tracer.warns_of_slices
         self.quiet_lines = frozenset(() if self.warns_of_slices else result.tracer.quiet_lines)
@@ -166,6 +184,17 @@ class Traced:
             and not (only.path or only.own or only.order)
             and only.finish is same
         )
+
+    def only_on_numpy(self, rounding: Rounding) -> str | None:
+        """Why a device that rounds so does not give the bits of it that matter, as a sentence; `None` if it does."""
+        why = why_not(self.program, rounding, throughout=self.is_exact)
+        return f"{why}, and only numpy has the same." if why is not None else None
+
+    def lies_otherwise(self, inputs: Sequence[Any]) -> bool:
+        """Whether bits that matter follow from how arguments lie in memory, and these do not lie as C has it."""
+        if self._follows_memory is None:
+            self._follows_memory = judged(self.program, "complex", throughout=self.is_exact).needs_c_order
+        return self._follows_memory and not all(map(_lies_plainly, inputs))
 
     def read(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]

@@ -37,6 +37,7 @@ from anygpu.array.trace.traced import (
 from anygpu.base.interrupts import is_of_a_handler
 from anygpu.base.units import readable_seconds
 from anygpu.errors import VALUE_NEEDED, AnyGPUError, InvalidOption, ValueNeeded
+from anygpu.program.exactness import Rounding
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.program.transforms import in_single_precision
@@ -431,12 +432,14 @@ def trace(
     by_value: frozenset[type] = frozenset(),
     views: bool = True,
     seconds: float | None = None,
+    exact: Rounding | None = None,
 ) -> Traced | NotTraceable:
     """Trace `function(*arguments, **keywords)` to a program, with guards that tell which later calls may use it.
 
     Floats and ints become inputs too, unless their type is in `by_value` or the function asks for their values: then
     they are a part of the program, and `Traced.by_value` says so. Arguments that are returned, and views, are made
-    again on the host; without `views` they are results of the program.
+    again on the host; without `views` they are results of the program. With `exact`, which says how native code
+    rounds, the program is one that gives NumPy's bits, as far as there is one.
 
     The function is called twice among copies of everything that it can reach, with arrays that have no values, and both
     programs are compared: a function that does something else each time has none. Changes that it would make outside of
@@ -455,7 +458,7 @@ def trace(
                 result = attempt_to_trace(search, attempt, views)
             if isinstance(result, TraceResult):
                 captures = _guards(search, attempt, result.tracer)
-                return Traced(result, captures, by_value=attempt.by_value, precision=precision)
+                return Traced(result, captures, by_value=attempt.by_value, precision=precision, exact=exact)
             why = result.why
             if not result.of_values:
                 break

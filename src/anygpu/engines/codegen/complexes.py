@@ -97,6 +97,16 @@ def binary(fn: BinaryFunction, x: Pair, y: Pair, name: Namer, made_by: MadeBy = 
     return re.expr, im.expr
 
 
+def as_numpy(fn: UnaryFunction | BinaryFunction, operands: tuple[Pair, ...]) -> tuple[Expr, ...]:
+    """A product or a magnitude with the last bits of NumPy's loops over arrays; for processors only."""
+    (a, b), *others = operands
+    if fn == "abs":
+        return (Apply("numpys_length", (a, b), a.type),)
+    ((c, d),) = others
+    crossed = Apply("negative", (Apply("multiply", (b, d), a.type),), a.type)
+    return Apply("fma", (a, c, crossed), a.type), Apply("fma", (a, d, Apply("multiply", (b, c), a.type)), a.type)
+
+
 def combine(fn: OneOf["sum", "prod", "max", "min"], x: Pair, y: Pair, name: Namer) -> tuple[Expr, ...]:
     """One step of a reduction or scan."""
     return binary(_COMBINED_BY[fn], x, y, name)

@@ -65,6 +65,8 @@ def binary(fn: BinaryFunction, dtype: DType, x: Expr, y: Expr, made_by: MadeBy =
 
     Powers with a constant exponent become products or roots where these are as exact.
     """
+    if fn in ("less", "less_equal") and (tested := _tested_length(fn, x, y, made_by)) is not None:
+        return tested
     known = _known_power(dtype, x, y, made_by) if fn == "power" and isinstance(y, Literal) else None
     x, y = apart(fn, (x, y), made_by)
     if fn in COMPARISONS:
@@ -75,6 +77,16 @@ def binary(fn: BinaryFunction, dtype: DType, x: Expr, y: Expr, made_by: MadeBy =
     # Of floats a rest is rounded where it takes the sign of the divisor.
     exact = fn in _STAYS_INSIDE or (fn == "remainder" and is_integer(dtype))
     return result if exact else narrowed(result, dtype)
+
+
+def _tested_length(fn: BinaryFunction, x: Expr, limit: Expr, made_by: MadeBy) -> Expr | None:
+    """Whether NumPy's magnitude of a complex number is below a number of the program, mostly by its square."""
+    maker = made_by(x)
+    if maker is None or maker.fn != "numpys_length" or not isinstance(limit, Literal):
+        return None
+    if not isinstance(limit.value, float) or not 1e-10 < limit.value < 1e10:
+        return None
+    return Apply(f"numpys_length_{fn}", (*maker.args, limit), "bool")
 
 
 def _known_power(dtype: DType, x: Expr, exponent: Literal, made_by: MadeBy) -> Expr | None:

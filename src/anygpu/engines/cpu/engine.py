@@ -18,6 +18,7 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.codegen.kernel import BEYOND, RESULT
 from anygpu.engines.cpu.compiler import compiled_program
 from anygpu.engines.cpu.loader import LOADS_IMAGES, host_processor, kept_program, loaded
+from anygpu.engines.cpu.numpy_loops import loop_symbols, rounding
 from anygpu.engines.cpu.run_plan import HostRun, NativeProgram, RunPlan, can_call, exports_of, layout_of, segments_of
 from anygpu.engines.cpu.runtime import native_runtime, python_function
 from anygpu.engines.cpu.selection import places_that_are_read
@@ -28,6 +29,7 @@ from anygpu.engines.numpy.lowering import evaluate_constant
 from anygpu.engines.protocol import DirectRun, Lack, failed, verified, why_not_here
 from anygpu.errors import CannotCompile, InvalidProgram, MissingExtra
 from anygpu.hardware.device import Device, Unavailable, VerifiedType
+from anygpu.program.exactness import with_loops
 from anygpu.program.graph import Node, Program
 from anygpu.program.ops.custom import Custom, with_references
 from anygpu.program.primitives import Binary, Broadcast, Constant, Input, Spec
@@ -49,7 +51,7 @@ UNKNOWN = 8
 def executable(program: Program) -> CpuExecutable:
     """The program as native code."""
     # What is constant is computed here: compilers take liberties with constants that NumPy does not.
-    program = simplified(with_references(program, None), evaluate_constant)
+    program = with_loops(simplified(with_references(program, None), evaluate_constant), rounding())
     processor = host_processor()
 
     def compile_program() -> NativeProgram:
@@ -75,7 +77,8 @@ class CpuExecutable:
             for number, slot in enumerate(self.plan.slots)
             if slot.role == "constant"
         }
-        self._code = loaded(compiled.image, host_processor(), self._runtime.symbols, exports_of(self.plan))
+        symbols = {**self._runtime.symbols, **loop_symbols(self.plan.loops)}
+        self._code = loaded(compiled.image, host_processor(), symbols, exports_of(self.plan))
         self._layout = layout_of(self.plan)
         #: For each host step the places of its rows that are read, where these are few.
         self._places = {

@@ -31,6 +31,7 @@ from anygpu.base.own_files import blake2b
 from anygpu.base.version import __version__
 from anygpu.engines.cpu import compile_child
 from anygpu.engines.cpu.compiler import compiled, described_host
+from anygpu.engines.cpu.numpy_loops import mark_of_numpy
 from anygpu.engines.disk_cache import DiskCache, mark_of_llvmlite
 from anygpu.errors import CannotCompile, InvalidOption
 from anygpu.program.graph import Program
@@ -187,10 +188,10 @@ def _sources() -> str:
 
 @cache
 def _kept(folder: str) -> DiskCache:
-    """The images on disk for this version, compiler and layout of NumPy's objects."""
+    """The images on disk for this version, compiler, and NumPy: the layout of its objects, and its loops."""
     numpy_abi = np._core._multiarray_umath._get_ndarray_c_version()  # type: ignore[attr-defined]
     compiler = (mark_of_llvmlite(), compile_child.PASSES, compile_child.FORMAT)
-    stamp = msgspec.json.encode((__version__, compiler, numpy_abi, object.__basicsize__))
+    stamp = msgspec.json.encode((__version__, compiler, numpy_abi, mark_of_numpy(), object.__basicsize__))
     return DiskCache(os.path.join(folder, "native"), stamp.decode())
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from anygpu.engines.codegen.dialects.llvm.loops import module_text
+from anygpu.engines.codegen.dialects.llvm.numpy_loops import loops_of
 from anygpu.engines.codegen.dialects.llvm.values import NativeTarget
 from anygpu.engines.codegen.kernel import Slot
 from anygpu.engines.codegen.kernel_ir import Buffer
@@ -30,7 +31,9 @@ def native_module(program: Program, target: NativeTarget) -> tuple[RunPlan, str]
         scheduled = nests(program, vector_bytes=target.vector_bytes)
         in_slots = with_scratch_in_slots(scheduled)
         plan = run_plan(in_slots, program.inputs, own=len(scheduled.slots))
-        return plan, module_text(in_slots, target, noted=plan.noted) + entry_text(plan)
+        text = module_text(in_slots, target, noted=plan.noted)
+        plan = msgspec.structs.replace(plan, loops=loops_of(text))
+        return plan, text + entry_text(plan)
     except NestTooLarge as error:
         raise CannotCompile("cpu", f"The program became too large for native code: {error}.") from error
 

@@ -58,6 +58,8 @@ class RunPlan(msgspec.Struct, frozen=True):
     checks: tuple[Check, ...]
     #: What the nests take on one core, at most.
     seconds: float
+    #: The loops of NumPy's that nests call.
+    loops: tuple[str, ...] = ()
 
     @property
     def lacking(self) -> int:

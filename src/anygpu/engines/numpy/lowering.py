@@ -27,6 +27,7 @@ from anygpu.program.functions import FUNCTIONS
 from anygpu.program.graph import Program, last_uses
 from anygpu.program.ops.custom import Custom, reference_of, with_references
 from anygpu.program.ops.linear import Attend
+from anygpu.program.primitive import RuleTable
 
 # -- attention
 
@@ -358,34 +359,36 @@ def _custom(op: Custom, *inputs: HostArray) -> HostArray:
 
 
 # Equal whole numbers cannot be told apart, so that the faster sort is as good; 0.0 and -0.0 can.
-LOWER: dict[type[p.Primitive], Callable[..., Any]] = {
-    p.Constant: lambda op: np.frombuffer(op.data, op.dtype).reshape(op.shape),
-    p.Iota: lambda op: np.arange(op.length, dtype=op.dtype),
-    p.Unary: _unary,
-    p.Binary: _binary,
-    p.Select: lambda op, condition, a, b: np.where(condition, a, b),
-    p.Cast: _cast,
-    p.Reduce: _reduce,
-    p.Scan: lambda op, x: _SCANS[op.fn].accumulate(x, axis=op.axis, dtype=x.dtype),
-    p.Reshape: lambda op, x: x.reshape(op.shape),
-    p.Permute: lambda op, x: x.transpose(op.axes),
-    p.Broadcast: lambda op, x: np.broadcast_to(x, op.shape),
-    p.Slice: _slice,
-    p.Update: _update,
-    p.Flip: lambda op, x: np.flip(x, op.axes),
-    p.Pad: _pad,
-    p.Concatenate: lambda op, *parts: np.concatenate(parts, axis=op.axis),
-    p.Windows: _windows,
-    p.Contract: _contract,
-    p.Gather: _gather,
-    p.Scatter: _scatter,
-    p.Sort: _sort,
-    p.Argsort: lambda op, x: np.argsort(x, axis=op.axis, kind="stable" if op.stable else None),
-    p.Search: lambda op, line, values: np.searchsorted(line, values, side=op.side),
-    p.Fourier: _fourier,
-    Attend: lambda op, *arrays: attended(*arrays, scale=op.scale, causal=op.causal),
-    Custom: _custom,
-}
+LOWER: RuleTable[Callable[..., Any]] = RuleTable(
+    {
+        p.Constant: lambda op: np.frombuffer(op.data, op.dtype).reshape(op.shape),
+        p.Iota: lambda op: np.arange(op.length, dtype=op.dtype),
+        p.Unary: _unary,
+        p.Binary: _binary,
+        p.Select: lambda op, condition, a, b: np.where(condition, a, b),
+        p.Cast: _cast,
+        p.Reduce: _reduce,
+        p.Scan: lambda op, x: _SCANS[op.fn].accumulate(x, axis=op.axis, dtype=x.dtype),
+        p.Reshape: lambda op, x: x.reshape(op.shape),
+        p.Permute: lambda op, x: x.transpose(op.axes),
+        p.Broadcast: lambda op, x: np.broadcast_to(x, op.shape),
+        p.Slice: _slice,
+        p.Update: _update,
+        p.Flip: lambda op, x: np.flip(x, op.axes),
+        p.Pad: _pad,
+        p.Concatenate: lambda op, *parts: np.concatenate(parts, axis=op.axis),
+        p.Windows: _windows,
+        p.Contract: _contract,
+        p.Gather: _gather,
+        p.Scatter: _scatter,
+        p.Sort: _sort,
+        p.Argsort: lambda op, x: np.argsort(x, axis=op.axis, kind="stable" if op.stable else None),
+        p.Search: lambda op, line, values: np.searchsorted(line, values, side=op.side),
+        p.Fourier: _fourier,
+        Attend: lambda op, *arrays: attended(*arrays, scale=op.scale, causal=op.causal),
+        Custom: _custom,
+    }
+)
 
 
 def evaluate_constant(op: p.Primitive, constants: Sequence[tuple[p.Spec, bytes]]) -> bytes | None:

@@ -370,7 +370,7 @@ def _bound_after(
         if all(bound is None for bound in bounds):
             return None
         return or_none(run_node(op, [filled(bound, x.shape) for bound, x in zip(bounds, given, strict=True)]))
-    rule = BOUNDS.get(type(op))
+    rule = BOUNDS.find(type(op))
     if rule is not None and rows is not None and isinstance(op, p.Unary | p.Binary | p.Select):
         place = rows.place(value.shape)
         within = [None if bound is None else bound[place] for bound in bounds]

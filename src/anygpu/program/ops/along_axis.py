@@ -76,7 +76,7 @@ class Reduce(Primitive, frozen=True):
         return [[left.index(axis) if axis in left else None for axis in range(len(inputs[0]))]]
 
     def batched(self, stack: Stack, *given: Batched) -> int:
-        return stack.add(Reduce(self.fn, next_axes(self.axes)), given[0].position)
+        return stack.add(type(self)(self.fn, next_axes(self.axes)), given[0].position)
 
     def flops(self, inputs: Sequence[Spec], result: Spec) -> int:
         return inputs[0].size * complex_weight(inputs[0])
@@ -92,6 +92,10 @@ class Reduce(Primitive, frozen=True):
 
     def miniature(self, inputs: Sequence[Spec]) -> Miniature | None:
         return Reduce(self.fn, (0,)), on_lines(inputs)
+
+
+class UnorderedReduce(Reduce, frozen=True):
+    """A reduction in an order of NumPy's that is not known; to all rules it is the reduction."""
 
 
 class Scan(RowWise, frozen=True):

@@ -7,7 +7,7 @@ transforms and in engines short, and engines fuse both away again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from anygpu.errors import InvalidProgram
 from anygpu.program.dtypes import KIND, NARROWER, DType, holds_every_value
@@ -66,10 +66,19 @@ class Elementwise(Primitive, frozen=True):
         return self, on_lines(inputs)
 
 
+#: Whose last bits a function has: those of an engine's own function, of NumPy's own loop for the type, or of none that
+#: can be called, because NumPy computes the whole expression that it is a part of in another way.
+LastBits = Literal["engine", "numpy", "none"]
+
+
 class _Function(Elementwise, frozen=True):
     """The rules that follow from the row of a function in `FUNCTIONS`."""
 
     fn: UnaryFunction | BinaryFunction
+
+    @property
+    def last_bits(self) -> LastBits:
+        return "engine"
 
     @property
     def operation_class(self) -> OperationClass:
@@ -115,6 +124,26 @@ class Binary(_Function, frozen=True):
         if x.shape != y.shape:
             raise InvalidProgram(f"{self.fn}: the shapes {x.shape} and {y.shape} differ; broadcast one of them first.")
         return Spec(x.shape, binary_dtype(self.fn, x.dtype, y.dtype))
+
+
+class BitwiseUnary(Unary, frozen=True):
+    """A function of which every bit matters; to all rules it is the function."""
+
+    loop: Literal["numpy", "none"] = "numpy"
+
+    @property
+    def last_bits(self) -> LastBits:
+        return self.loop
+
+
+class BitwiseBinary(Binary, frozen=True):
+    """A function of two values of which every bit matters; to all rules it is the function."""
+
+    loop: Literal["numpy", "none"] = "numpy"
+
+    @property
+    def last_bits(self) -> LastBits:
+        return self.loop
 
 
 class Select(Elementwise, frozen=True):

@@ -21,8 +21,9 @@ from anygpu.array.trace.tracing import trace
 from anygpu.base.typing import HostArray
 from anygpu.base.units import readable_seconds
 from anygpu.engines.catalogue import why_only_when_named
+from anygpu.engines.cpu.numpy_loops import rounding
 from anygpu.errors import AnyGPUError, InvalidOption, text_of
-from anygpu.hardware.device import DeviceKind
+from anygpu.hardware.device import CPU, Device, DeviceKind
 from anygpu.hardware.gpu_presence import software_devices_are_automatic
 from anygpu.hardware.selection import select
 from anygpu.placement.agreement.comparison import judge
@@ -35,6 +36,7 @@ from anygpu.placement.plan.choosing import DOUBT, DeviceChooser
 from anygpu.placement.plan.predicting import predict
 from anygpu.placement.planner import NO_GPU, Planner, allows_numpy, no_device
 from anygpu.placement.trust import code_of
+from anygpu.program.exactness import why_not
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts
 from anygpu.program.primitives import Spec
@@ -117,7 +119,8 @@ def recorded(
 ) -> Stream:
     """The function for whole arrays of these shapes; raises unless every span of the axis can be computed alone."""
     with Executing():
-        traced = trace(function, tuple(shapes), {}, precision=options.precision, views=False)
+        exact = rounding() if options.exact else None
+        traced = trace(function, tuple(shapes), {}, precision=options.precision, views=False, exact=exact)
     if isinstance(traced, NotTraceable) and traced.error is not None:
         raise traced.error
     if isinstance(traced, NotTraceable):
@@ -382,8 +385,11 @@ class StreamDevices:
         piece = self._stream.piece(0, max(1, min(length, self._stream.length)))
         chosen, _ = first_choice(select(planner.machine_for(self._options).devices, preference).chosen, preference.on)
         offers: list[_Offer] = []
+        exact = self._options.exact
         for device in chosen:
             if not preference.on and why_only_when_named(device) is not None:
+                continue
+            if (exact or not preference.on) and not _decides_alike(device, piece, throughout=exact):
                 continue
             seconds = planner.expected(piece, device)[1]
             once = 0.0
@@ -456,3 +462,12 @@ class StreamDevices:
         if self._planner.has_nowhere_to_look:
             return NO_GPU
         return "the stream was too short to look for other devices."
+
+
+def _decides_alike(device: Device, program: Program, *, throughout: bool) -> bool:
+    """Whether what a last bit of a float decides is what it is on NumPy, as it has to be where no device was named.
+
+    With `throughout` every bit has to be NumPy's.
+    """
+    how = rounding() if device.id == CPU else "free"
+    return device.id == "numpy" or why_not(program, how, throughout=throughout) is None

@@ -295,6 +295,10 @@ WEIGHTS = {fn: row.instructions for fn, row in FUNCTIONS.items()}
 _ROOTS = (-1.0, -0.5, 0.5, 1.5, 4.0)
 #: What weighs as much is a call of a function.
 _CALL = 10.0
+#: What calling a loop of NumPy's takes beside the function itself.
+_CALLED_LOOP = 20.0
+#: Vectors that a loop of NumPy's is called for at once.
+_CALLED_VECTORS = 4
 
 #: Operations of a part, so that starting it on another thread (about a microsecond) is lost among them: 30 µs or so.
 PART = 100_000.0
@@ -313,6 +317,8 @@ class LoopEstimate(msgspec.Struct, frozen=True):
     width: int = 8
     #: Values that are needed again at once, at most.
     live: int = 0
+    #: Whether loops of NumPy's are called for it.
+    calls_numpy: bool = False
 
     @property
     def weight(self) -> float:
@@ -327,11 +333,13 @@ def estimated(statements: Sequence[Statement]) -> LoopEstimate:
     """Of one round of these statements; loops in them are counted once for each of their rounds."""
     totals = [0.0, 0.0]
     types: set[str] = set()
+    called: set[str] = set()
 
     def look(expr: Expr, times: float) -> None:
         match expr:
             case Apply():
                 types.add(expr.type)
+                called.add(expr.fn)
                 weight = weight_of(expr)
                 totals[weight >= _CALL] += times * weight
                 for each in expr.args:
@@ -361,7 +369,8 @@ def estimated(statements: Sequence[Statement]) -> LoopEstimate:
 
     for each in statements:
         walk(each, 1.0)
-    return LoopEstimate(totals[0], totals[1], _width(types), _live(statements))
+    calls_numpy = any(fn.startswith("numpy.") for fn in called)
+    return LoopEstimate(totals[0], totals[1], _width(types), _live(statements), calls_numpy)
 
 
 def weight_of(expr: Apply) -> float:
@@ -370,6 +379,8 @@ def weight_of(expr: Apply) -> float:
         return 0.0
     if expr.fn == "power" and isinstance(expr.args[1], Literal) and expr.args[1].value in _ROOTS:
         return 8.0
+    if expr.fn.startswith("numpy."):
+        return _CALLED_LOOP + WEIGHTS[expr.fn.removeprefix("numpy.")]
     return WEIGHTS.get(expr.fn, 1.0)
 
 
@@ -413,8 +424,11 @@ def _names_in(statement: Statement) -> Iterator[str]:
 def lanes_of(estimate: LoopEstimate, vector_bytes: int) -> tuple[int, int]:
     """Lanes of a vector, and vectors in a round: up to 1.5 times over one, by the latency that they hide.
 
-    More than two where little is done, or where four of every value that is alive fit into the registers.
+    More than two where little is done, or where four of every value that is alive fit into the registers. A call of
+    NumPy's takes as long as two vectors or so: it is for more of them.
     """
+    if estimate.calls_numpy:
+        return _CALLED_VECTORS * max(1, vector_bytes // estimate.width), 1
     registers = 32 if vector_bytes >= 64 else 16
     fits = 4 * estimate.live <= registers
     return max(1, vector_bytes // estimate.width), 4 if estimate.weight < 8 or fits else 2
@@ -479,6 +493,7 @@ def combined(estimates: Sequence[LoopEstimate]) -> LoopEstimate:
         sum(each.functions for each in estimates),
         min((each.width for each in estimates), default=8),
         sum(each.live for each in estimates),
+        any(each.calls_numpy for each in estimates),
     )
 
 

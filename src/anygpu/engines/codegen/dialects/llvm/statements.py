@@ -22,6 +22,7 @@ from anygpu.engines.codegen.dialects.llvm.functions import (
     test,
 )
 from anygpu.engines.codegen.dialects.llvm.memory import Counter, LaneMemory, Multiple, Places
+from anygpu.engines.codegen.dialects.llvm.numpy_loops import PREFIX, called
 from anygpu.engines.codegen.dialects.llvm.values import Type, Value, Writer, constant, i64, whole
 from anygpu.engines.codegen.index import Clamped, Index, Quotient, Remainder
 from anygpu.engines.codegen.index import IndexVariable as Unknown
@@ -62,7 +63,7 @@ _FLOATS = ("f32", "f64")
 _UNSIGNED = ("u32", "u64")
 #: Functions of floating-point numbers that OpenCL C has, by its name.
 _BUILTIN = {
-    **{name: name for name in ("floor", "ceil", "trunc", "rint", "sqrt", "copysign")},
+    **{name: name for name in ("floor", "ceil", "trunc", "rint", "sqrt", "copysign", "fma")},
     **{name: name for name in ("isnan", "isinf", "isfinite", "signbit")},
     "abs": "fabs",
 }
@@ -78,6 +79,8 @@ def applied(compiler: Compiler, fn: str, args: Sequence[Value], types: Sequence[
     w, of = compiler.w, types[0]
     if fn == "opaque":
         return args[0]
+    if fn.startswith(PREFIX):
+        return called(w, compiler.target, fn, args)
     if fn.startswith("cast_"):
         return _cast(compiler, args[0], of, fn.removeprefix("cast_"))
     if fn == "power" and of in _FLOATS and args[1].text in _POWERS:
@@ -105,6 +108,9 @@ def applied(compiler: Compiler, fn: str, args: Sequence[Value], types: Sequence[
             return made.value
     if fn == "round_f16" and compiler.target.halves:
         return w.convert("fpext", w.as_half(first), "float")
+    if fn.startswith("numpys_"):
+        # A few instructions, of which what is not used is left out.
+        return functions.inlined_number(compiler, f"{fn}_{of}", numbers)
     name = fn if functions.is_defined(fn) else f"{fn}_{of}"
     if not functions.is_defined(name):
         raise InvalidProgram(f"{fn}: is not defined for {of} on a processor; cast the operands first.")
