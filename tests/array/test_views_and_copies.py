@@ -246,6 +246,29 @@ def test_a_function_is_called_with_one_layout_after_another() -> None:
         assert np.shares_memory(got, x) == np.shares_memory(expected, x)
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda x: (x * 2)[1:],
+        lambda x: (x * 2).reshape(2, 3).T,
+        lambda x: np.sort(x)[::-1],
+        lambda x: np.stack([x, x])[0],
+        lambda x: x[1:],
+        lambda x: np.broadcast_to(x * 2, (2, 6)),
+    ],
+)
+def test_an_array_that_is_returned_twice_is_one_array(made: Callable[[Any], Any]) -> None:
+    def function(x: Any) -> Any:
+        array, kept = made(x), np.zeros(2)
+        return array, (array, x + 1), made(x), kept, kept
+
+    x = np.arange(6.0)
+    one, (same, _), other, kept, again = ag.offload(on="cpu", fallback="raise")(function)(x)
+    assert one is same
+    assert one is not other
+    assert kept is again
+
+
 # -- lazy arrays
 
 

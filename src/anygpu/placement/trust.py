@@ -231,7 +231,11 @@ class Trust:
         if orders is None:
             return value
         leaves, structure = flatten(value)
-        return unflatten(structure, [_ordered(leaf, order) for leaf, order in zip(leaves, orders, strict=True)])
+        made: dict[int, Any] = {}  # an array that is returned twice stays one
+        for leaf, order in zip(leaves, orders, strict=True):
+            if id(leaf) not in made:
+                made[id(leaf)] = _ordered(leaf, order)
+        return unflatten(structure, [made[id(leaf)] for leaf in leaves])
 
 
 #: What is special about a number; a wrong program is often right for such numbers, and for no others.

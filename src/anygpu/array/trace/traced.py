@@ -57,6 +57,8 @@ class ReturnedLeaf(NamedTuple):
     own: bool = False
     #: The axes of a result in the order of memory, where that is not C's.
     order: tuple[int, ...] = ()
+    #: The leaf before it that is the same object, for a view that is returned more than once.
+    twin: int | None = None
 
 
 def _lies_plainly(value: Any) -> bool:
@@ -312,10 +314,17 @@ class Traced:
             return results[0]
         leaves = list(self._returned)
         made_of: dict[int, Any] = {}
+        copies: dict[int, Any] = {}
         for where, leaf in enumerate(self._leaves):
             if leaf is None:
-                if isinstance(leaves[where], np.ndarray):
-                    leaves[where] = leaves[where].copy()
+                kept = leaves[where]
+                if isinstance(kept, np.ndarray):
+                    if id(kept) not in copies:
+                        copies[id(kept)] = kept.copy()
+                    leaves[where] = copies[id(kept)]
+                continue
+            if leaf.twin is not None:
+                leaves[where] = leaves[leaf.twin]
                 continue
             if leaf.which is None:
                 if given is None:

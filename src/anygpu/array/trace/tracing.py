@@ -255,6 +255,7 @@ def _drawn(
     positions = None if arrays is None else {id(array): position for position, array in arrays.items()}
     leaves: list[ReturnedLeaf | None] = []
     kept: list[Any] = list(returned)
+    views: dict[int, int] = {}
     layouts = Layouts(tracer, exact=False)
 
     def result(value: Value) -> int:
@@ -270,6 +271,9 @@ def _drawn(
             made = _returned(leaf, positions, result, layouts)
             if isinstance(made, str):
                 return NotTraceable(made)
+            if made.path:
+                first = views.setdefault(id(leaf), where)
+                made = made if first == where else made._replace(twin=first)
             leaves.append(made)
         elif type(leaf) in _PLAIN or (isinstance(leaf, np.generic | np.dtype) or type(leaf) is np.ndarray):
             leaves.append(None)
