@@ -8,6 +8,7 @@ import io
 import random
 import types
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -16,6 +17,9 @@ import numpy as np
 
 from anygpu.placement.agreement.elementwise import tolerance_of
 from anygpu.program.dtypes import KIND
+
+#: Compares the elements of two arrays of one type and shape, which are at a place in an outcome: what differs, if any.
+Compare = Callable[[np.ndarray, np.ndarray, str], str | None]
 
 #: Floats may lie apart by so many times the published tolerance of one function, relative to the array's largest.
 _FUNCTIONS = 4
@@ -206,29 +210,42 @@ def _sharing(value: Any, arguments: Any, world: Any) -> Iterator[tuple[str, str]
 # -- differences
 
 
-def difference(expected: Outcome, got: Outcome, within: float = 1.0) -> str | None:
-    """The first thing that is not as it should be, or `None`."""
+def difference(expected: Outcome, got: Outcome, within: float = 1.0, values: Compare | None = None) -> str | None:
+    """The first thing that is not as it should be, or `None`; elements are compared by `values`."""
+    compare = values or (lambda one, other, at: _values_differ(one, other, at, within))
     for name in ("raised", "value", "arguments", "seen"):
-        found = _differs(getattr(expected, name), getattr(got, name), name, within)
+        found = _differs(getattr(expected, name), getattr(got, name), name, compare)
         if found:
             return found
-    for name in ("sharing", "printed", "warned", "randomness"):
+    if expected.warned != got.warned:
+        more = Counter(expected.warned), Counter(got.warned)
+        missing, added = _told(more[0] - more[1]), _told(more[1] - more[0])
+        return (
+            f"warned: without {missing}, with {added} beside what was expected"
+            if missing + added
+            else "warned: in another order"
+        )
+    for name in ("sharing", "printed", "randomness"):
         one, other = getattr(expected, name), getattr(got, name)
         if one != other:
             return f"{name}: {one!r} expected, {other!r} came"
     return None
 
 
-def _differs(one: Any, other: Any, at: str, within: float) -> str | None:
+def _told(warned: Counter[tuple[str, str, str]]) -> list[str]:
+    return [f"{count} × {name} {text} ({place})" for (name, text, place), count in warned.items()]
+
+
+def _differs(one: Any, other: Any, at: str, compare: Compare) -> str | None:
     if type(one) is not type(other):
         return f"{at}: {_short(one)} expected, {_short(other)} came"
     if isinstance(one, Numbers):
-        return _numbers_differ(one, other, at, within)
+        return _numbers_differ(one, other, at, compare)
     if isinstance(one, Plain):
         if one.type is not other.type:
             return f"{at}: {_short(one)} expected, {_short(other)} came"
         if one.type in (float, complex):
-            return _values_differ(np.array(one.value), np.array(other.value), at, within)
+            return compare(np.array(one.value), np.array(other.value), at)
         return None if one.value == other.value else f"{at}: {one.value!r} expected, {other.value!r} came"
     if isinstance(one, Parts):
         if one.type.__qualname__ != other.type.__qualname__:  # a class may be made anew in each world
@@ -237,8 +254,8 @@ def _differs(one: Any, other: Any, at: str, within: float) -> str | None:
             return f"{at}: {len(one.parts)} parts expected, {len(other.parts)} came"
         for (key, mine), (other_key, theirs) in zip(one.parts, other.parts, strict=True):
             name = key.value if isinstance(key, Plain) else key
-            found = _differs(key, other_key, f"{at}: key {name!r}", within)
-            found = found or _differs(mine, theirs, f"{at}.{name}", within)
+            found = _differs(key, other_key, f"{at}: key {name!r}", compare)
+            found = found or _differs(mine, theirs, f"{at}.{name}", compare)
             if found:
                 return found
         return None
@@ -253,14 +270,14 @@ def _short(each: Any) -> str:
     return f"{each!r:.300}"
 
 
-def _numbers_differ(one: Numbers, other: Numbers, at: str, within: float) -> str | None:
+def _numbers_differ(one: Numbers, other: Numbers, at: str, compare: Compare) -> str | None:
     if one.type is not other.type or one.dtype != other.dtype or one.shape != other.shape:
         return f"{at}: {_short(one)} expected, {_short(other)} came"
     if one.flags != other.flags:
         mine = [name for name, value in one.flags if value]
         theirs = [name for name, value in other.flags if value]
         return f"{at}: flags {mine} expected, {theirs} came"
-    return _values_differ(one.values, other.values, at, within)
+    return compare(one.values, other.values, at)
 
 
 def _values_differ(one: np.ndarray, other: np.ndarray, at: str, within: float) -> str | None:
@@ -281,3 +298,21 @@ def _values_differ(one: np.ndarray, other: np.ndarray, at: str, within: float) -
         return None
     index = tuple(int(each[0]) for each in np.nonzero(np.atleast_1d(~agree)))[: one.ndim]
     return f"{at}: {one[index]!r} expected at {index}, {other[index]!r} came"
+
+
+def numbers_at(outcome: Outcome) -> dict[str, np.ndarray]:
+    """All arrays and floats of an outcome by their places, as `difference` names them."""
+    found: dict[str, np.ndarray] = {}
+
+    def enter(each: Any, at: str) -> None:
+        if isinstance(each, Numbers):
+            found[at] = each.values
+        elif isinstance(each, Plain) and each.type in (float, complex):
+            found[at] = np.array(each.value)
+        elif isinstance(each, Parts):
+            for key, part in each.parts:
+                enter(part, f"{at}.{key.value if isinstance(key, Plain) else key}")
+
+    for name in ("raised", "value", "arguments", "seen"):
+        enter(getattr(outcome, name), name)
+    return found

@@ -1,4 +1,4 @@
-"""`python -m tests.semantics.random_functions --count 5000`: Python functions made by chance, beside NumPy.
+"""`python -m tests.semantics.random_modules --count 5000`: Python functions made by chance, beside NumPy.
 
 Each is a module of its own: globals, an object with attributes, helpers, a closure, a function, and what changes
 between calls. Numbers are multiples of 1/8 and stay small, so that no comparison depends on how something is rounded.
@@ -395,7 +395,7 @@ def trial(source: Source, placement: Placement) -> Run:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.semantics.random_functions")
+    parser = argparse.ArgumentParser(prog="python -m tests.semantics.random_modules")
     parser.add_argument("--count", type=int, default=5000)
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--seed", type=int, default=0, help="the first; the others follow")

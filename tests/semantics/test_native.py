@@ -11,7 +11,7 @@ import pytest
 from tests.semantics.all_cases import CASES
 from tests.semantics.known_failures import KNOWN_FAILURES
 from tests.semantics.natively import complaint, run_natively
-from tests.semantics.random_functions import write
+from tests.semantics.random_modules import write
 from tests.support.native_placement import native_at_once
 
 #: Steps of random functions: every change meets native code.
@@ -50,7 +50,7 @@ def test_a_function_does_so_too_where_an_earlier_process_has_compared_it(
 
 @pytest.mark.sampled(gate=10)
 @pytest.mark.parametrize("first", range(0, 200, 5))
-def test_random_functions_do_what_they_do_on_numpy(first: int) -> None:
+def test_random_modules_do_what_they_do_on_numpy(first: int) -> None:
     calls: Counter[str] = Counter()
     for seed in range(first, first + 5):
         source = write(seed)

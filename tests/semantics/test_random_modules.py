@@ -1,11 +1,11 @@
-"""Some random functions; `python -m tests.semantics.random_functions` tries thousands."""
+"""Some random functions; `python -m tests.semantics.random_modules` tries thousands."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from tests.semantics.moving import ENGINES, moving
-from tests.semantics.random_functions import trial, write
+from tests.semantics.random_modules import trial, write
 
 
 def test_random_functions_do_what_they_do_on_numpy() -> None:
