@@ -1,17 +1,16 @@
-"""Functions that try to get an array, its type or a late write past a proof, and what they do if it accepts them.
+"""Functions that are hard on what is recorded of a function: late writes, names that change, values that are kept.
 
 Each case is the text of a module with `function(x, y)`; cases are separated by lines that begin with `# -- ` and name
-them. `between(n)`, where there is one, runs before the call of that number. `why_wrong` runs a case in two worlds of
-its own, on NumPy and deferred, and compares everything that can be seen of them after each call.
+them. `between(n)`, where there is one, runs before the call of that number. `what_came` runs a case in two worlds of
+its own, plain and decorated, and compares everything that can be seen of them after each call.
 
-`python -m tests.placement.hostile_functions --native` runs all of them with segments that are native code.
+`python -m tests.placement.hostile_functions` runs all of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import io
 import linecache
 import sys
@@ -19,17 +18,12 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from anygpu.array.deferred.standing_in import StandIn
-from anygpu.placement.closed_code import ClosedCode
-from anygpu.placement.deferred import DeferredRun, name_numpys_class
-from anygpu.placement.segments import Segments
 
-from anygpu.array.deferred import recorder
-from anygpu.placement import native_calls
-from anygpu.placement.options import Options
+import anygpu as ag
+from tests.support.native_placement import native_at_once, settle, wrong_functions
 
 WORLD = """
 import collections, contextlib, functools, itertools, math, operator, typing, types, warnings
@@ -2120,8 +2114,6 @@ class _Objects:
         self._keep: list[Any] = []
 
     def shown(self, value: Any, depth: int = 0) -> Any:
-        if type(value) is StandIn:
-            return "an array that stands for NumPy's"
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         if isinstance(value, bool | int | float | complex | str | bytes | np.generic | None):
             return (kind, repr(value))
@@ -2203,59 +2195,49 @@ def _seen(space: dict[str, Any], call: Callable[..., Any], given: tuple[Any, Any
     return shown
 
 
-def why_wrong(
-    text: str,
-    size: int = 24,
-    rounds: int = 1,
-    *,
-    settle: bool = False,
-    chosen: Callable[[int], bool] = lambda number: True,
-) -> str | None:
-    """What a function does otherwise where it is deferred; "" where it is never, `None` where all is well."""
+class Came(NamedTuple):
+    """What came of a case."""
+
+    #: What its decorated calls do otherwise than its plain ones; `None` where all is well.
+    wrong: str | None
+    #: How many calls were native code.
+    natively: int
+
+
+def what_came(
+    text: str, size: int = 24, rounds: int = 2, *, chosen: Callable[[int], bool] = lambda number: True
+) -> Came:
+    """What a function does otherwise where it is native code as soon as there is any, and how often that is."""
     plain, ours = _world(text, size), _world(text, size)
-    function = ours["function"]
-    some = next(_calls(ours, size))
-    proof = ClosedCode(function)
-    if proof.why_not is not None or not proof.holds(some, {}):
-        return ""
-    gc.collect()
-    before = sum(type(each) is StandIn for each in gc.get_objects())  # of cases that were wrong
-    segments = Segments("hostile", function, Options())
+    natively = number = 0
+    decorated = ag.offload(ours["function"])
     state = np.random.get_state()
 
-    def deferred(*given: Any) -> Any:
-        if not proof.holds(given, {}):
-            return function(*given)
-        run = DeferredRun(segments, function, trusts=True)
-        try:
-            value = run(given, {})
-        except BaseException as error:
-            name_numpys_class(error)
-            raise
-        if run.escaped is not None:
-            raise AssertionError(run.escaped)
-        return value
+    def called(*given: Any) -> Any:
+        nonlocal natively
+        with ag.collect_receipts() as receipts:
+            try:
+                return decorated(*given)
+            finally:
+                natively += any(each.device == "cpu" for each in receipts)
 
-    number = 0
     for _ in range(rounds):
         for theirs, mine in zip(_calls(plain, size), _calls(ours, size), strict=True):
             number += 1
             if not chosen(number - 1):
                 continue
             seen = []
-            for space, call, given in ((plain, plain["function"], theirs), (ours, deferred, mine)):
+            for space, call, given in ((plain, plain["function"], theirs), (ours, called, mine)):
                 if "between" in space:
                     space["between"](number - 1)
                 np.random.set_state(state)
                 seen.append(_seen(space, call, given))
             expected, found = seen
             if found != expected:
-                return f"call {number - 1}: {_difference(found, expected)}"
-            if settle:
-                native_calls.background.settle(60)
-    gc.collect()
-    left = sum(type(each) is StandIn for each in gc.get_objects())
-    return f"{left} arrays that stand for NumPy's are left" if left > before else None
+                return Came(f"call {number - 1}: {_difference(found, expected)}", natively)
+            settle()
+    wrong = wrong_functions()
+    return Came(wrong[0] if wrong else None, natively)
 
 
 def _difference(found: Any, expected: Any) -> str:
@@ -2268,46 +2250,30 @@ def _difference(found: Any, expected: Any) -> str:
 
 
 @contextlib.contextmanager
-def recorded() -> Iterator[None]:
-    """Operations of any size are recorded, and no warning is an error."""
-    small, recorder.SMALL = recorder.SMALL, -1
-    try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        recorder.SMALL = small
+def natively() -> Iterator[None]:
+    """Calls are native code as soon as there is any, and no warning is an error."""
+    with native_at_once(), warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def main() -> int:
-    """Print what is wrong, and how many are refused."""
-    from tests.support.deferred_placement import always_deferred
-    from tests.support.native_placement import tried_at_once
-
+    """Print what is wrong, and how many are native code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--native", action="store_true")
     parser.add_argument("--only", default="")
     given = parser.parse_args()
-    counts = {"refused": 0, "right": 0, "wrong": 0}
-    gc.freeze()  # what is there already is not looked through for arrays that are left
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(recorded())
-        if given.native:
-            stack.enter_context(tried_at_once())
-            stack.enter_context(always_deferred(small=-1))
+    counts = {"native": 0, "on NumPy": 0, "wrong": 0}
+    with natively():
         for name, text in cases().items():
             if given.only not in name:
                 continue
-            size, rounds = (6000, 5) if given.native else (24, 1)
             try:
-                why = why_wrong(text, size, rounds, settle=given.native)
+                came = what_came(text)
             except Exception as error:  # noqa: BLE001 - it is told
-                why = "".join(traceback.format_exception(error))
-            counts["refused" if why == "" else "right" if why is None else "wrong"] += 1
-            if why:
-                sys.stdout.write(f"-- {name}: {why}\n")
-            elif given.only:
-                sys.stdout.write(f"-- {name}: {why!r}\n")
+                came = Came("".join(traceback.format_exception(error)), 0)
+            counts["wrong" if came.wrong else "native" if came.natively else "on NumPy"] += 1
+            if came.wrong or given.only:
+                sys.stdout.write(f"-- {name}: {came}\n")
             linecache.clearcache()
     sys.stdout.write(f"{counts}\n")
     return 1 if counts["wrong"] else 0

@@ -51,6 +51,8 @@ class Source:
     body: tuple[str, ...]
     result: str
     calls: tuple[Call, ...]
+    #: The number of this shorter form of the function; 0 for the whole.
+    attempt: int = 0
 
     @property
     def module(self) -> str:

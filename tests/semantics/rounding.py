@@ -43,6 +43,7 @@ _MOVE = _words(
 )
 #: Functions that call ufuncs, of which each has its own error.
 _OF_UFUNCS = _words("mean var std sum prod cumsum cumprod average median nansum")
+_PRODUCTS = _words("dot inner vdot outer tensordot einsum kron cross convolve correlate vecdot cov corrcoef polyval")
 
 
 class Rounded(np.ndarray):
@@ -61,7 +62,7 @@ class Rounded(np.ndarray):
             exact = True
         elif ufunc.signature is not None:  # products and linear algebra
             given = [_with_error(each, "sum", 4 * max(np.shape(each)[-1:] or (1,))) for each in given]
-            return _each(_any_zeros(getattr(ufunc, method)(*given, **keywords)), rounded)
+            return _each(getattr(ufunc, method)(*given, **keywords), lambda each: rounded(_any_zeros(each)))
         if out is not None:
             keywords["out"] = tuple(_plain(each) for each in out)
         keywords = {name: _plain(each) for name, each in keywords.items()}
@@ -79,7 +80,10 @@ class Rounded(np.ndarray):
         if function.__name__ in _MOVE or function.__name__ in _OF_UFUNCS:
             return _each(super().__array_function__(function, types, arguments, keywords), rounded)
         arguments, keywords = _deep(arguments, _wrong_input), _deep(keywords, _wrong_input)
-        return _each(_any_zeros(function(*arguments, **keywords)), rounded)
+        result = function(*arguments, **keywords)
+        if function.__name__ in _PRODUCTS:
+            result = _each(result, _any_zeros)
+        return _each(result, rounded)
 
     def dot(self, other: Any, out: Any = None) -> Any:
         return np.dot(self, other) if out is None else np.dot(self, other, out)
@@ -93,8 +97,8 @@ def rounded(value: Any) -> Any:
 
 
 def _any_zeros(value: Any) -> Any:
-    """Products of complex numbers, of which the order decides the signs of zeros, with other signs."""
-    if not isinstance(value, np.ndarray | np.inexact) or value.dtype.kind != "c":
+    """Sums of products, of which the order decides the signs of zeros, with other signs."""
+    if not isinstance(value, np.ndarray | np.inexact) or value.dtype.kind not in "fc":
         return value
     parts = np.array(value, order="C", ndmin=1).view(np.finfo(value.dtype).dtype)
     parts[(parts == 0) & (Rounded.errors.random(parts.shape) < 0.5)] *= -1
@@ -117,6 +121,11 @@ def _deep(value: Any, change: Callable[[Any], Any]) -> Any:
     if type(value) is dict:
         return {name: _deep(each, change) for name, each in value.items()}
     return change(value)
+
+
+def without_axes_as_numbers(value: Any) -> Any:
+    """A result with NumPy's numbers in the places of arrays without axes."""
+    return _deep(value, lambda each: each[()] if isinstance(each, Rounded) and not each.ndim else each)
 
 
 def _wrong_input(value: Any) -> Any:

@@ -58,7 +58,12 @@ def sorting(x):
 def sorting_in_place(x):
     y = x.copy()
     y.sort()
-    return y, np.partition(x, 3)[3]
+    return y, np.sort(x)[3]
+
+
+@case(lambda n: (vector(n, 9),), stays_on_numpy="only NumPy has the order beside the k-th element")
+def partitions(x):
+    return np.partition(x, 3)[3], np.partition(x, 1), np.argpartition(x, 4)
 
 
 @case(lambda n: (matrix(n),))
@@ -415,3 +420,22 @@ def special_functions(x):
 @case(lambda n: (vector(n, 40, np.float64).round(),))
 def positions_of_equal_elements(x):
     return np.argsort(x), x.argsort(kind="stable"), np.argsort(x)[:3] * 2
+
+
+@case(lambda n: (vector(n), turn(n, 0.5, 2.0)), stays_on_numpy="it writes to a NumPy scalar")
+def writes_to_numbers(x, a):
+    total, first, largest, added = x.sum(), x[0] * 2, x.max(), x.mean()
+    refused = []
+    for write in (
+        lambda: total.fill(a),
+        lambda: np.put(first, [0], a),
+        lambda: largest.__setitem__(..., a),
+        lambda: np.add(added, a, out=added),
+        lambda: np.copyto(total, a),
+        lambda: np.putmask(total, total > a, a),
+    ):
+        try:
+            write()
+        except (TypeError, AttributeError) as error:
+            refused.append(type(error).__name__)
+    return total, first, largest, added, x * a, refused

@@ -189,8 +189,12 @@ def put(base: Value, path: tuple[Primitive, ...], new: Value) -> Value:
 def write(array: Array, new: Value) -> None:
     """Replace the array's elements in place, and with them those of everything that shares them; nothing is computed.
 
-    Raises `ValueError` for a read-only view, and where a reshape of unknown memory would see the write or not.
+    Raises `ValueError` for a read-only view, and where a reshape of unknown memory would see the write or not. A trace
+    ends where the array stands for a NumPy scalar: NumPy refuses such a write, or loses it.
     """
+    tracer = active_tracer.get()
+    if isinstance(tracer, AbstractDevice) and array._is_number:
+        tracer.stop("it writes to a NumPy scalar")
     if new.device is None:
         # A constant has no device; what it is written into stays on its own.
         new = Value(new.op, new.inputs, new.spec, array._device, new.line)

@@ -113,6 +113,7 @@ def sort_complex(a: Any) -> Array:
 @implements(np.partition)
 def partition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect", order: object = None) -> Array:
     """Smaller elements before the k-th, larger ones after it; this implementation sorts."""
+    _stop_trace("partition")
     _check_kth(a, kth, axis)
     return sort(a, axis, "stable", order)
 
@@ -120,8 +121,16 @@ def partition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect"
 @implements(np.argpartition)
 def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect", order: object = None) -> Array:
     """The positions that partition; this implementation sorts."""
+    _stop_trace("argpartition")
     _check_kth(a, kth, axis)
     return argsort(a, axis, "stable", order)
+
+
+def _stop_trace(name: str) -> None:
+    """Leave a function of NumPy's arrays to NumPy: only its introselect has its order before and after the k-th."""
+    tracer = active_tracer.get()
+    if tracer is not None:
+        tracer.stop(f"it calls np.{name}, of which only NumPy has the order beside the k-th element; np.sort has one")
 
 
 def _check_kth(a: Any, kth: Any, axis: int | None) -> None:
