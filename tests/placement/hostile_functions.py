@@ -2121,6 +2121,8 @@ class _Objects:
             return self._ids[id(value)]
         self._keep.append(value)
         self._ids[id(value)] = f"object {len(self._ids)}"
+        if isinstance(value, np.ma.MaskedArray):
+            return (kind, str(value.dtype), value.shape, value.data.tobytes(), np.ma.getmaskarray(value).tobytes())
         if isinstance(value, np.ndarray):
             shares = [np.shares_memory(value, each) for each in self._arrays if each.dtype == value.dtype]
             self._arrays.append(value)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.semantics import from_files, natively
 from tests.semantics.all_cases import CASES
+from tests.semantics.hostile import HOSTILE
 from tests.semantics.moving import ENGINES, complaint, moving, run
 from tests.support.native_placement import lives_recorded, native_at_once
 
@@ -30,7 +31,7 @@ def main() -> int:
     parser.add_argument("--within", type=float, help="tolerance of such functions, in units of their type's")
     parser.add_argument("--times", action="store_true", help="show the slowest cases")
     options = parser.parse_args()
-    cases = CASES
+    cases = CASES | HOSTILE if options.native else CASES
     if options.functions or options.script:
         cases = {}
         within = (64.0 if options.native else 0.0) if options.within is None else options.within

@@ -1,6 +1,6 @@
-"""Functions that are hard on deferred calls: arrays of every kind, memory under many names, everything that is asked.
+"""Functions that are hard to record: arrays of every kind, memory under many names, everything that is asked.
 
-As the corpus; these are only run as deferred calls.
+As the corpus; these are only run as native code in turn with NumPy.
 """
 
 import collections

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.semantics.all_cases import CASES
+from tests.semantics.hostile import HOSTILE
 from tests.semantics.known_failures import KNOWN_FAILURES
 from tests.semantics.natively import complaint, run_natively
 from tests.semantics.random_modules import write
@@ -46,6 +47,13 @@ def test_a_function_does_so_too_where_an_earlier_process_has_compared_it(
     for _ in range(2):
         wrong = complaint(case, run_natively(case))
         assert wrong is None, wrong
+
+
+@pytest.mark.sampled(gate=8)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_function_does_what_it_does_on_numpy(name: str) -> None:
+    wrong = complaint(HOSTILE[name], run_natively(HOSTILE[name], STEPS))
+    assert wrong is None, wrong
 
 
 @pytest.mark.sampled(gate=10)

@@ -25,7 +25,7 @@ from anygpu.array.core.arguments import (
     to_array,
 )
 from anygpu.array.core.array import Array
-from anygpu.array.core.expression import Value
+from anygpu.array.core.expression import Value, active_tracer
 from anygpu.array.core.methods import Axis
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import (
@@ -222,9 +222,17 @@ def _finish(result: Value, array: Array, axes: tuple[int, ...], keepdims: bool, 
     return Array(reshape(result, (*lead, *kept_shape(array.shape, axes))) if keepdims else result)
 
 
+def _overwrites_nothing(overwrite_input: bool) -> None:
+    """Leave a function of NumPy's arrays that lets its input be partly sorted to NumPy."""
+    tracer = active_tracer.get()
+    if overwrite_input and tracer is not None:
+        tracer.stop("it lets NumPy change the order of an array, with overwrite_input=True")
+
+
 @implements(np.median)
 def median(a: Any, axis: Axis = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
     """The middle element, or the mean of the two in the middle; NaN if there is one."""
+    _overwrites_nothing(overwrite_input)
     (array,) = arrays(a)
     line, axes = _line_up(array, axis)
     length = line.spec.shape[-1]
@@ -246,6 +254,7 @@ def median(a: Any, axis: Axis = None, out: Any = None, overwrite_input: bool = F
 @implements(np.nanmedian)
 def nanmedian(a: Any, axis: Axis = None, out: Any = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
     """The median of what is not NaN; NaN where nothing is left."""
+    _overwrites_nothing(overwrite_input)
     (array,) = arrays(a)
     if not is_inexact(array._value.spec.dtype):
         return median(array, axis, out, keepdims=keepdims)
@@ -344,6 +353,7 @@ def _quantile(
     skip: bool = False,
 ) -> Any:
     """NumPy's arguments, `whole` for what is all of the elements, and whether to `skip` NaN."""
+    _overwrites_nothing(overwrite_input)
     # Fractions that are Python's numbers adapt to the type of the array.
     weak = type(q) in (int, float)
     q = np.asarray(q if whole == 1 else np.true_divide(np.asarray(q), whole))

@@ -1,21 +1,20 @@
-"""`python -m tests.placement.fuzz_closed_code --count 3000 --seed 1`: random functions whose code is closed.
+"""`python -m tests.placement.random_hostile_functions --count 3000 --seed 1`: random functions that write and keep.
 
 They write in place, to views and through `out=`, put arrays and views of them into lists and dicts, branch on values,
 raise, call each other and themselves, with defaults and keywords, and use names that mean something else from call to
-call. Each is called with the same array twice, with overlapping ones and with arrays that somebody else has, on NumPy
-and deferred, and everything that can be seen afterwards is compared (see `hostile_functions`).
+call. Each is called with the same array twice, with overlapping ones and with arrays from outside, plain and decorated,
+and everything that can be seen afterwards is compared (see `hostile_functions`).
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import linecache
 import random
 import sys
 from collections import Counter
 
-from tests.placement.hostile_functions import recorded, why_wrong
+from tests.placement.hostile_functions import natively, what_came
 
 #: {a} and {b} are arrays, {n} is a new name, {k} a small number.
 _NEW = """
@@ -105,6 +104,47 @@ _NEW = """
 {n} = {a} * 2 if {a}.dtype.kind in ["f", "c"] else {b}
 {n} = {a} if float({a}[{k}]) not in (0.5, 9.0) else {b}[::-1]
 {n} = {b} if {a}[{k}] in (0.5, 2.5, 9.0) else {a}[:]
+{n} = ({a}).astype(int) // 2
+{n} = (np.abs({a}).astype(np.int32) << 1) % 3
+{n} = np.round({a}, 1)
+{n} = np.nan_to_num(np.sqrt({a}))
+{n} = np.stack([{a}, {b}]).mean(axis=0)
+{n} = np.dot({a}, {b}) * {b}
+{n} = np.vstack(({a}, {b}))[1]
+{n} = np.real({a} * 1j)
+{n} = (({a}) * 1j).imag
+{n} = np.argsort({a})
+{n} = np.nanmax({a}) + {b}
+{n} = np.isclose({a}, {b}) * 1.5
+{n} = np.full_like({a}, {k})
+{n} = np.median({a}) - {b}
+{n} = np.diff({a}, prepend=0)
+{n} = np.tile(({a})[:3], 2)
+{n} = np.where(({a} > 0) & ~({b} > 1), {a}, {b})
+{n} = np.angle({a} + 0j)
+{n} = np.cumprod({a} / 8)
+{n} = np.nanmean(np.where({a} > {k}, np.nan, {b})) * {b}
+{n} = ({a}) @ {b} + {a}
+{n} = np.clip({a}, {k}, None)
+{n} = np.hypot({a}, {b})
+{n} = np.true_divide({a}, 2, dtype=np.float32)
+{n} = ({a}).round(1)
+{n} = np.vdot({a}, {b}) * np.ones_like({a})
+{n} = np.pad(({a})[1:], (1, 0))
+{n} = np.asfortranarray({a})
+{n} = divmod({a}, 2)[1]
+{n} = np.interp({a}, np.sort({b}), {b})
+{n} = np.einsum('i,i->i', {a}, {b})
+{n} = np.interp({a}, {b}, {a})
+{n} = np.searchsorted({a}, {b}) * 0.5
+{n} = np.average({a}) * {b}
+{n} = np.nanmedian({a}) - {b}
+{n} = np.searchsorted(np.sort({a}), {b}, side='right') + {a}
+{n} = np.percentile({a}, [25, 75.5]).sum() + {b}
+{n} = np.average({a}, weights=np.abs({b}) + 1) * {b}
+{n} = np.percentile({a}, {k}) + {b}
+{n} = np.nanpercentile(np.where({a} > {k}, np.nan, {b}), 40) + {a}
+{n} = np.median(np.where({a} > {k}, np.nan, {b})) + {a}
 """
 _OLD = """
 {a} += {b}
@@ -164,6 +204,64 @@ scaled({a}, factor=2.0)[:] = 1.0
 changed({a})
 changed(held[0], {b})
 list_of({a}, {b})[0][{k}] = 0.25
+{a} += {k}
+{a} -= 0.5
+{a} *= {k}
+{a}[0] = {k}
+{a}[:] = {k}
+{a}[1:3] = 0.5
+{a}[...] = {b}
+{a}[::2] += 1
+{a}[{a} > 0] = {k}
+{a}[[0, 1]] = 0.25
+np.add({a}, {k}, out={a})
+np.multiply({b}, 0.5, out={a})
+np.copyto({a}, {k})
+np.copyto({a}, {b})
+{a}.fill(0.5)
+{a}.put([0, 1], 0.5)
+np.put({a}, [1], {k})
+np.place({a}, {a} > 1, 0.25)
+np.putmask({a}, {a} < 0, 0.5)
+np.asarray({a})[0] = 0.75
+{a}.flat[0] = 0.5
+{a}.flat = 0.25
+memoryview({a})[0] = 1.5
+{a}.data[0] = 1.25
+np.add.at({a}, [0, 0, 1], 1)
+np.frombuffer({a}, {a}.dtype)[:1] = 0.5
+np.ndarray(1, {a}.dtype, buffer={a})[0] = 2.5
+np.lib.stride_tricks.as_strided({a}, (1,))[0] = 0.5
+{a}.real = {k}
+{a}.partition(1)
+{a}.clip(-1, 1, out={a})
+np.cumsum({a}, out={a})
+np.random.default_rng(k).shuffle({a})
+struct.pack_into('d', {a}, 0, 1.75)
+ctypes.memset({a}.ctypes.data, 0, {a}.size and {a}.itemsize)
+ctypes.memmove({a}.ctypes.data, {a}.dtype.type(0.5).tobytes(), {a}.size and {a}.itemsize)
+{a}.itemsize, {a}.byteswap(inplace=True).byteswap(inplace=True)
+ctypes.c_double.from_buffer({a}).value = 2.25
+np.nan_to_num({a}, copy=False)
+{a}.__setitem__(0, 0.5)
+{a}.__iadd__(1)
+np.negative({a}, {a})
+{a}.setfield(0.5, {a}.dtype)
+np.take({b}, [0, 1, 2, 3, 4, 5], out={a}, mode='clip')
+np.asarray({a}).reshape(-1)[:1] = 0.5
+np.from_dlpack({a})[0] = 0.5
+{a} //= 2
+{a} **= 2
+{a} = {a} * 0 + {k}
+np.exp2({b} * 0, out={a}, where={a} > 0)
+np.einsum('i->i', {a})[0] = 0.5
+np.array({a}, copy=False)[0] = 0.5
+np.array([{a}], dtype=object)[0, 0:1] = 1
+[{a}][0][0] = 0.5
+np.median({a}, overwrite_input=True)
+np.percentile({a}, 50, None, None, True)
+object.__getattribute__({a}, '__array__')()[0] = 0.5
+np.asarray({a}).setflags(write=True)
 """
 _BLOCKS = r"""
 if {a}.max() > {k}:\n    {one}\nelse:\n    {two}
@@ -190,6 +288,7 @@ _HELPERS = r"""
 """
 #: What every function can call beside `helper`.
 _OTHERS = """
+import copy, ctypes, struct
 FACTOR = 1.25
 def scaled(u, factor=2.0, offset=0.0):
     return u * factor + offset
@@ -236,6 +335,18 @@ def _lines(text: str) -> list[str]:
 
 
 NEW, OLD, BLOCKS, HELPERS = _lines(_NEW), _lines(_OLD), _lines(_BLOCKS), _lines(_HELPERS)
+#: What a program cannot have, and what it may round in another way than NumPy; elements are compared by their bits.
+_NOT_QUIET = (
+    " if ", "sorted", "max(", "held", "named", "tolist", "float(", "nested", "CHOSEN", "list_of", "hypot", "angle", "dot",
+    "@", "einsum", "norm", "mean", "cumprod", "average", "median", "percentile", "1j", "interp", "sum", "multiply.acc",
+)  # fmt: skip
+#: What may become a program.
+_QUIET = [each for each in NEW if not any(word in each for word in _NOT_QUIET)]
+_OWN = [each for each in OLD if each.startswith("{a}") and "if " not in each]
+_QUIET_RETURNS = (
+    "{a} * 1, {b}", "({b}, {b})", "{{'k': {a} + 0, 'l': [{b}]}}", "{b}.sum(), {a}", "({b} * 2, total)", "{b}[::2], {b}[1:]",
+    "({b}, x)", "x[1:], {b} + 1", "({b} > {a}, {b}.shape)", "[{b}[1:], {b}]", "np.split({b} * 1, 2)",
+)  # fmt: skip
 
 
 def source(chosen: random.Random, most: int = 7) -> str:
@@ -262,23 +373,38 @@ def source(chosen: random.Random, most: int = 7) -> str:
     return f"{_OTHERS}\ndef helper(u, v):\n{chosen.choice(HELPERS)}\ndef function(x, y):\n    {body}\n"
 
 
+def quiet(chosen: random.Random) -> str:
+    """The text of a function that writes to nothing but arrays of its own, so that it may be native code."""
+    names = ["x", "y"]
+    lines = ["held, named, total, rounds = [x], {'k': y}, 0.0, 0"]
+    for number in range(chosen.randint(2, 6)):
+        a, b, k = chosen.choice(names), chosen.choice(names), chosen.randint(1, 5)
+        text = chosen.choice(_QUIET).format(a=a, b=b, k=k, n=f"v{number}")
+        lines.append(text)
+        names.append(f"v{number}")
+        if chosen.random() < 0.5:
+            lines.append(f"v{number} = v{number} * 1")
+            lines.append(chosen.choice(_OWN).format(a=f"v{number}", b=b, k=k))
+    returned = chosen.choice(_QUIET_RETURNS).format(a=chosen.choice(names), b=names[-1])
+    body = "\n    ".join([*lines, f"return {returned}"])
+    return f"{_OTHERS}\ndef helper(u, v):\n    return u * 2 + v\ndef function(x, y):\n    {body}\n"
+
+
 def main() -> int:
-    """Print what is wrong, and how many functions were deferred."""
+    """Print what is wrong, and how many functions are native code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    chosen = random.Random(given.seed)
     counts: Counter[str] = Counter()
-    with recorded():
+    with natively():
         for number in range(given.count):
-            if number % 50 == 0:
-                gc.freeze()  # what is there already, also of earlier functions, is not looked through below
-            text = source(chosen)
-            why = why_wrong(text, chosen=lambda number: chosen.random() < 0.4)
-            counts["refused" if why == "" else "right" if why is None else "wrong"] += 1
-            if why:
-                sys.stdout.write(f"-- {number}: {why[:600]}\n{text}\n")
+            chosen = random.Random(given.seed * 1_000_003 + number)
+            text = source(chosen) if number % 2 else quiet(chosen)
+            came = what_came(text, chosen=lambda call: call < 5 or chosen.random() < 0.4)  # noqa: B023 - called at once
+            counts["wrong" if came.wrong else "native" if came.natively else "on NumPy"] += 1
+            if came.wrong:
+                sys.stdout.write(f"-- {number}: {came.wrong[:600]}\n{text.removeprefix(_OTHERS)}\n")
             linecache.clearcache()
     sys.stdout.write(f"{given.count} functions of seed {given.seed}: {dict(counts)}\n")
     return 1 if counts["wrong"] else 0
