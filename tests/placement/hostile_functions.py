@@ -2236,6 +2236,7 @@ def what_came(
                 seen.append(_seen(space, call, given))
             expected, found = seen
             if found != expected:
+                wrong_functions()
                 return Came(f"call {number - 1}: {_difference(found, expected)}", natively)
             settle()
     wrong = wrong_functions()

@@ -337,14 +337,16 @@ def _lines(text: str) -> list[str]:
 NEW, OLD, BLOCKS, HELPERS = _lines(_NEW), _lines(_OLD), _lines(_BLOCKS), _lines(_HELPERS)
 #: What a program cannot have, and what it may round in another way than NumPy; elements are compared by their bits.
 _NOT_QUIET = (
-    " if ", "sorted", "max(", "held", "named", "tolist", "float(", "nested", "CHOSEN", "list_of", "hypot", "angle", "dot",
+    " if ", "sorted", "max(", "held", "named", "tolist", "float(", "nested", "CHOSEN", "list_of", "hypot", "angle",
+    "dot",
     "@", "einsum", "norm", "mean", "cumprod", "average", "median", "percentile", "1j", "interp", "sum", "multiply.acc",
 )  # fmt: skip
 #: What may become a program.
 _QUIET = [each for each in NEW if not any(word in each for word in _NOT_QUIET)]
 _OWN = [each for each in OLD if each.startswith("{a}") and "if " not in each]
 _QUIET_RETURNS = (
-    "{a} * 1, {b}", "({b}, {b})", "{{'k': {a} + 0, 'l': [{b}]}}", "{b}.sum(), {a}", "({b} * 2, total)", "{b}[::2], {b}[1:]",
+    "{a} * 1, {b}", "({b}, {b})", "{{'k': {a} + 0, 'l': [{b}]}}", "{b}.sum(), {a}", "({b} * 2, total)",
+    "{b}[::2], {b}[1:]",
     "({b}, x)", "x[1:], {b} + 1", "({b} > {a}, {b}.shape)", "[{b}[1:], {b}]", "np.split({b} * 1, 2)",
 )  # fmt: skip
 

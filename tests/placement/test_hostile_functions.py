@@ -42,4 +42,4 @@ def test_random_functions_that_write_and_keep_do_what_they_do_on_numpy() -> None
         came = hostile_functions.what_came(text)
         assert came.wrong is None, f"{came.wrong}: {text}"
         natively += came.natively > 0
-    assert natively >= 12
+    assert natively >= 8
