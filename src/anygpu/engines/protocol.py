@@ -132,9 +132,9 @@ class Borrows(Protocol):
         """A buffer on the same memory, for the time of one run."""
 
 
-#: A program as a function of NumPy's arrays: its results, which are new arrays, and whether all of them are finite;
-#: `None` where that is not known without looking at them.
-DirectRun = Callable[[Sequence[HostArray]], tuple[list[HostArray], bool | None]]
+#: A program as a function of NumPy's arrays: its results, which are new arrays, and what was noted on the way to them,
+#: as the bits of `engines.codegen.kernel`.
+DirectRun = Callable[[Sequence[HostArray]], tuple[list[HostArray], int]]
 
 
 @runtime_checkable
@@ -143,6 +143,14 @@ class RunsDirectly(Protocol):
 
     def direct(self, program: Program, device: Device) -> DirectRun:
         """The program as a function."""
+
+
+@runtime_checkable
+class Notes(Protocol):
+    """An engine whose code notes what NumPy might warn of."""
+
+    def noted(self) -> int:
+        """What the last program of this thread has noted, as the bits of `engines.codegen.kernel`."""
 
 
 @runtime_checkable

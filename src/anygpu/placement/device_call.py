@@ -17,6 +17,7 @@ import numpy as np
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.array.trace.traced import LIES_OTHERWISE
+from anygpu.engines.codegen.kernel import BEYOND, UNKNOWN, WRAPPED
 from anygpu.errors import Unsupported, name_of, text_of
 from anygpu.hardware.device import CPU, node_of
 from anygpu.placement.call import Call
@@ -34,6 +35,7 @@ from anygpu.placement.trust import (
     is_finite,
     learn_flags,
     loud,
+    minded,
     modes_now,
     number_kinds,
     peculiarity,
@@ -106,7 +108,7 @@ def run_on_device(
     begin, disturbed = planner.clock(), planner.pace.exploring
     conditions = planner.watch.begin(begin)
     given, ran = _execute(call, name, chunks, values, worker, predicted, keeps=check.keeps)
-    value = check.after(ran.results, given)
+    value = check.after(ran.results, given, ran.noted)
     if isinstance(value, Instead):
         return value
     end = planner.clock()
@@ -218,11 +220,11 @@ class Check:
 
     # -- after
 
-    def after(self, results: Sequence[Any], given: Sequence[Any]) -> Any:
+    def after(self, results: Sequence[Any], given: Sequence[Any], noted: int = 0) -> Any:
         """The function's value, made of the device's `results` for `given`; `Instead` where NumPy's has to be returned.
 
         With `check="always"` the result is compared with NumPy's; else NumPy runs as well where it might warn of this
-        result.
+        result, or of what native code has `noted` on the way to it.
         """
         call, site, traced = self._call, self._call.site, self._traced
         if self.keeps:
@@ -234,7 +236,7 @@ class Check:
             wrong = self._compare_now(results, given)
             if wrong is not None:
                 return Instead(wrong)
-        elif not site.has_anygpu_arrays and warns(self._modes) and self._needs_numpys_word(results, given):
+        elif not site.has_anygpu_arrays and warns(self._modes) and self._needs_numpys_word(results, given, noted):
             if site.chooser.baseline is not None:
                 why = (
                     f"the result of {self._device} is not finite; NumPy computes it again, so that its warnings appear."
@@ -244,13 +246,16 @@ class Check:
         value = traced.rebuild(results, self._values)
         return to_anygpu(value) if site.has_anygpu_arrays else site.trust.in_order(traced, self._values, value)
 
-    def _needs_numpys_word(self, results: Sequence[Any], given: Sequence[Any]) -> bool:
+    def _needs_numpys_word(self, results: Sequence[Any], given: Sequence[Any], noted: int) -> bool:
         """Whether NumPy might warn of this result, or raise, in a way that the user has not seen yet."""
         site, trust = self._call.site, self._call.site.trust
         if site.chooser.baseline is None and loud(modes_now()) is not None:
             # What only NumPy honours may have happened on the way to a finite result.
             return any(op.may_raise_flags for op, _ in self._traced.program.nodes)
-        if not site.programs.may_warn(self._traced) or is_finite(results):
+        noted &= minded(self._traced) & ~UNKNOWN if noted else 0
+        if noted & (WRAPPED | BEYOND):
+            return True
+        if not noted and (not site.programs.may_warn(self._traced) or is_finite(results)):
             return False
         return trust.may_be_shown(self._traced, given, _module_of(self._call))
 

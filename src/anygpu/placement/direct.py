@@ -14,10 +14,11 @@ from typing import Any
 from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.base import events
 from anygpu.calls.site import NEEDS_PLANNING
+from anygpu.engines.codegen.kernel import UNKNOWN
 from anygpu.engines.protocol import DirectRun
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.trust import USUAL_MODES, is_finite, loud, mode_token, modes_now, warns
+from anygpu.placement.trust import USUAL_MODES, is_finite, loud, minded, mode_token, modes_now, warns
 from anygpu.receipts.notes import Repeated, listeners, made, publish
 from anygpu.receipts.notes import last as last_receipt
 from anygpu.receipts.receipt import Receipt
@@ -32,7 +33,7 @@ _clock = time.perf_counter
 class DirectCalls:
     """Runs the next calls of a call site without planning, as long as its program and its device stay the same."""
 
-    __slots__ = ("_left", "_may_warn", "_receipt", "_run", "_site", "_traced", "_usual_modes", "_worker")
+    __slots__ = ("_left", "_minded", "_receipt", "_run", "_site", "_traced", "_usual_modes", "_worker")
 
     def __init__(
         self,
@@ -48,7 +49,8 @@ class DirectCalls:
         self._run = run
         #: That of the call that was planned: others differ from it in their times alone.
         self._receipt = receipt
-        self._may_warn = site.programs.may_warn(traced)
+        #: Of what native code notes, that of which NumPy may warn.
+        self._minded = minded(traced)
         self._left = _CALLS
         #: NumPy's modes when they were last seen to be the usual ones.
         self._usual_modes: object = None
@@ -75,21 +77,21 @@ class DirectCalls:
         given, read = found
         if traced.lies_otherwise(given):
             return NEEDS_PLANNING
-        is_watched = self._may_warn
+        is_watched = True
         token = mode_token()
         if token is not self._usual_modes:
             modes = modes_now()
             if loud(modes) is not None:
                 return NEEDS_PLANNING
-            is_watched = is_watched and warns(modes)
+            is_watched = warns(modes)
             if modes == USUAL_MODES:
                 self._usual_modes = token
         ready = _clock()
         try:
-            results, finite = self._run(given)
+            results, noted = self._run(given)
         except Exception:  # noqa: BLE001 - the call that is planned raises it too, or goes elsewhere
             return NEEDS_PLANNING
-        if is_watched and not (is_finite(results) if finite is None else finite):
+        if is_watched and noted & self._minded and (noted & self._minded != UNKNOWN or not is_finite(results)):
             # NumPy would warn. Those who compute with infinities on purpose shall not do so twice in each call.
             site.host.plan_every_call()
             return NEEDS_PLANNING

@@ -24,7 +24,7 @@ from anygpu.calls.lifecycle import Event
 from anygpu.calls.native_site import NativeSite, Runner
 from anygpu.calls.site import NEEDS_PLANNING
 from anygpu.engines.codegen.kernel import BEYOND, HIDDEN, RESULT, WRAPPED
-from anygpu.engines.cpu.engine import UNKNOWN, CpuExecutable
+from anygpu.engines.cpu.engine import CpuExecutable
 from anygpu.errors import Unsupported
 from anygpu.hardware.gpu_presence import probes_by_itself
 from anygpu.placement import executing, loading
@@ -41,13 +41,11 @@ from anygpu.placement.trust import (
     is_finite,
     learn_flags,
     loud,
-    may_hide,
-    may_warn,
+    minded,
     mode_token,
     modes_now,
     number_kinds,
     peculiarity,
-    quiet_lines,
     sample_of,
     warns,
 )
@@ -160,7 +158,7 @@ class NativeCalls:
         self._seconds = seconds
         self._note = self._noted()
         #: Of what the code notes, all that NumPy may warn of.
-        self._minds = _minded(traced)
+        self._minds = minded(traced)
         self._module = str(getattr(function, "__module__", None) or "")
         moved = sum(spec.nbytes for spec in (*program.inputs, *program.results))
         self._copying = _HANDING_OVER + moved / _COPIED_PER_SECOND
@@ -417,13 +415,6 @@ class NativeCalls:
                 agreed = agrees(self._site, function, sample, results, self._trust, before_use=False)
         finally:
             self._trust.end_comparing(sample.traced.program.key, "cpu", kinds, agreed=agreed)
-
-
-def _minded(traced: Traced) -> int:
-    """Of what native code notes, that of which NumPy may warn."""
-    program, quiet = traced.program, quiet_lines(traced)
-    minded = RESULT | UNKNOWN if may_warn(program, quiet) else 0
-    return minded | WRAPPED | BEYOND | (HIDDEN if may_hide(program, quiet) else 0)
 
 
 def _may_have_overflowed(number: Any) -> bool:

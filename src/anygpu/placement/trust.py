@@ -19,6 +19,7 @@ import numpy as np
 from anygpu.array.core.layouts import copy_in_order
 from anygpu.array.core.structure import flatten, unflatten
 from anygpu.base.typing import HostArray
+from anygpu.engines.codegen.kernel import BEYOND, HIDDEN, RESULT, UNKNOWN, WRAPPED
 from anygpu.engines.numpy import lowering
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Program
@@ -386,6 +387,13 @@ def may_warn_at_all(program: Program, quiet: frozenset[tuple[str, int]]) -> bool
         for position, spec in enumerate(program.specs)
         if position >= program.input_count
     )
+
+
+def minded(traced: Traced) -> int:
+    """Of what native code notes, that of which NumPy may warn."""
+    program, quiet = traced.program, quiet_lines(traced)
+    found = RESULT | UNKNOWN if may_warn(program, quiet) else 0
+    return found | WRAPPED | BEYOND | (HIDDEN if may_hide(program, quiet) else 0)
 
 
 # -- floating-point modes and warning filters

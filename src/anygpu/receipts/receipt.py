@@ -146,6 +146,8 @@ class Account(msgspec.Struct, frozen=True, array_like=True):
     hosted: list[HostedNode]
     #: Reasons why values are unknown, by the receipt's field.
     unknown: dict[str, str]
+    #: The bits of `engines.codegen.kernel` that native code has noted on the way; 0 for engines that note nothing.
+    noted: int = 0
 
 
 class NetworkUse(msgspec.Struct, frozen=True, array_like=True):

@@ -24,6 +24,7 @@ from anygpu.engines.protocol import (
     Executable,
     Lack,
     Memory,
+    Notes,
     Overlaps,
     Prepares,
     ProgramEngine,
@@ -256,6 +257,7 @@ class Executor:
             to_device = sum([each.nbytes for each in arguments if not isinstance(each, Resident)])
             written = clock()
             results, seconds, hosted = self._execute(program, executable, buffers, lacks, timed=timed, apart=apart)
+            noted = self.engine.noted() if isinstance(self.engine, Notes) else 0
             if wait or not keep:
                 self.engine.synchronize(device)
             ran = clock()
@@ -269,7 +271,7 @@ class Executor:
                 to_device += program.specs[node].nbytes
                 to_host += sum(program.specs[source].nbytes for source in program.nodes[node].inputs)
             peak, work, unknown = self._counted(before, seconds, timed, apart)
-        account = Account(*times, to_device, to_host, skipped, seconds, peak, work, hosted, unknown)
+        account = Account(*times, to_device, to_host, skipped, seconds, peak, work, hosted, unknown, noted)
         return Executed(delivered, account)
 
     def _execute(

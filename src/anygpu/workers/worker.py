@@ -67,6 +67,8 @@ class Ran(NamedTuple):
     overlapped: bool = False
     #: The network's share, for a worker on another machine; `None` on this one.
     network: NetworkUse | None = None
+    #: What native code has noted on the way to the results, as bits.
+    noted: int = 0
 
 
 def ran_by(
@@ -97,6 +99,7 @@ def ran_by(
         driver,
         tuple([msgspec.structs.replace(each, line=line_of(program, node)) for node, each in account.hosted]),
         account.unknown,
+        noted=account.noted,
     )
 
 

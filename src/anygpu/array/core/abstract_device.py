@@ -68,6 +68,7 @@ class AbstractDevice:
         #: Whether a value was asked for that is there, of a number or of what comes from outside alone.
         self.asked_of_known = False
         self.may_raise: list[Value] = []
+        self.shown: list[Value] = []
         self.raised: Exception | None = None
         #: Expressions over numbers that Python may raise an error for, in the order in which they were met.
         self.risky: dict[str, None] = {}

@@ -99,6 +99,9 @@ class Array(NumpyMethods, Operators):
         self._view = None
         self._shared = None
         value.holder = ref(self)
+        tracer = active_tracer.get()
+        if tracer is not None:
+            tracer.shown.append(value)
 
     @property
     def _value(self) -> Value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from types import FrameType
 from typing import Any, NoReturn, Protocol
@@ -97,6 +97,9 @@ class Tracer(Protocol):
 
     #: Values of operations that may raise an error, whether they are used or not.
     may_raise: list[Value]
+
+    #: Values of all arrays that were made, whether they are used or not.
+    shown: list[Value]
 
     #: Whether something is called that warns of empty slices, whatever `np.errstate` says.
     warns_of_slices: bool
@@ -307,6 +310,17 @@ def is_portable(value: Value) -> bool:
 def leaves_of(wanted: Sequence[Value]) -> list[Value]:
     """The computed values that the wanted ones are made of."""
     return [value for value in _in_order(wanted) if value.op is None]
+
+
+def unused(values: Sequence[Value], wanted: Sequence[Value], chosen: Callable[[Value], bool]) -> list[Value]:
+    """The last of those that are chosen, among the values and what these are made of, and that nothing wanted needs."""
+    needed = {id(value) for value in _in_order(wanted)}
+    found: list[Value] = []
+    for value in reversed(_in_order(values)):
+        if id(value) not in needed and chosen(value):
+            found.append(value)
+            needed |= {id(each) for each in _in_order([value])}
+    return found
 
 
 def are_needed(values: Sequence[Value], wanted: Sequence[Value]) -> bool:

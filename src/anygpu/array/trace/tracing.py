@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import opcode
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from anygpu.array.core.abstract_device import AbstractDevice, ArrayInput, CapturedConstant, ScalarInput, owner_of
 from anygpu.array.core.array import Array
-from anygpu.array.core.expression import TakesTooLong, Value, are_needed, leaves_of, limited_to, linearise
+from anygpu.array.core.expression import TakesTooLong, Value, are_needed, leaves_of, limited_to, linearise, unused
 from anygpu.array.core.layouts import Layouts, axis_order, has_no_gaps
 from anygpu.array.core.recording import dtype_name
 from anygpu.array.core.structure import LEAF, Structure, flatten, unflatten
@@ -37,9 +38,10 @@ from anygpu.array.trace.traced import (
 from anygpu.base.interrupts import is_of_a_handler
 from anygpu.base.units import readable_seconds
 from anygpu.errors import VALUE_NEEDED, AnyGPUError, InvalidOption, ValueNeeded
+from anygpu.program.dtypes import is_inexact
 from anygpu.program.exactness import Rounding
 from anygpu.program.graph import Program
-from anygpu.program.primitives import Spec
+from anygpu.program.primitives import Binary, Cast, Spec
 from anygpu.program.transforms import in_single_precision
 
 # -- one attempt: the function is called twice among copies, and both programs must be the same
@@ -285,6 +287,9 @@ def _drawn(
         return NotTraceable("it returns no array computed from its arguments")
     if not are_needed(tracer.may_raise, wanted):
         return NotTraceable("it discards a result for which NumPy may raise an error, such as an index or an inverse")
+    # What is not used has to be computed where NumPy may warn of it: results that are not returned.
+    for value in unused(tracer.shown, wanted, partial(_may_warn, tracer)):
+        result(value)
     others = leaves_of(wanted)
     for each in others:
         if not isinstance(each.buffer, ArrayInput | ScalarInput | CapturedConstant):
@@ -304,6 +309,22 @@ def _drawn(
         leaves,
         tracer,
     )
+
+
+def _may_warn(tracer: AbstractDevice, value: Value) -> bool:
+    """Whether NumPy may warn of an operation on arrays, at a line where the user has not turned that off."""
+    op = value.op
+    if op is None or value.device is None or not op.may_raise_flags or value.line in tracer.quiet_lines:
+        return False
+    if is_inexact(value.spec.dtype):
+        return True
+    if isinstance(op, Cast):
+        return is_inexact(value.inputs[0].spec.dtype)
+    return isinstance(op, Binary) and (op.fn in _QUOTIENTS or not value.spec.shape)
+
+
+#: Of which NumPy warns for integers.
+_QUOTIENTS = frozenset(("floor_divide", "remainder", "fmod"))
 
 
 def _kind_of(leaf: Any) -> str:

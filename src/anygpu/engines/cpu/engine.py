@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ import msgspec
 import numpy as np
 
 from anygpu.base.typing import HostArray
-from anygpu.engines.codegen.kernel import BEYOND, RESULT
+from anygpu.engines.codegen.kernel import BEYOND, UNKNOWN
 from anygpu.engines.cpu.compiler import compiled_program
 from anygpu.engines.cpu.loader import LOADS_IMAGES, host_processor, kept_program, loaded
 from anygpu.engines.cpu.numpy_loops import loop_symbols, rounding
@@ -42,10 +43,6 @@ from anygpu.program.transforms import simplified
 # Most calls are one call of a native function (see `anygpu.engines.cpu.runtime`). The long way through Python is for
 # what that does not do: host steps, which NumPy computes, arguments that have to be copied first because they are
 # strided, unaligned, byte-swapped or of a subclass, results that are parts of others, and errors.
-
-
-#: In place of `RESULT`, of results that nests have not computed.
-UNKNOWN = 8
 
 
 def executable(program: Program) -> CpuExecutable:
@@ -97,9 +94,11 @@ class CpuExecutable:
         NumPy computes them where a float is cast to whole numbers and is none of them: what that gives is NumPy's.
         """
         results, noted = self.checked(arrays)
-        if noted & BEYOND:
-            return [np.array(each, order="C") for each in lowering.run(self.program, arrays)]
-        return results
+        return self.on_numpy(arrays) if noted & BEYOND else results
+
+    def on_numpy(self, arrays: Sequence[HostArray]) -> list[HostArray]:
+        """The results as NumPy computes them."""
+        return [np.array(each, order="C") for each in lowering.run(self.program, arrays)]
 
     def checked(self, arrays: Sequence[HostArray]) -> tuple[list[HostArray], int]:
         """The results, and what was noted of them and on the way to them, as bits.
@@ -283,6 +282,8 @@ class CpuEngine(HostArrays):
 
     def __init__(self) -> None:
         self._executables: ProgramCache[CpuExecutable] = ProgramCache()
+        #: What the last program of each thread has noted.
+        self._last = threading.local()
 
     def discover(self) -> list[Device | Unavailable]:
         """The processor, or why nothing can be compiled for it."""
@@ -326,16 +327,17 @@ class CpuEngine(HostArrays):
         return self._native(program)
 
     def direct(self, program: Program, device: Device) -> DirectRun:
-        """A function that runs the program on arrays, and tells whether the results are finite, where that is known."""
+        """A function that runs the program on arrays, and tells what was noted on the way."""
         native = self._native(program)
 
-        def run(arrays: Sequence[HostArray]) -> tuple[list[HostArray], bool | None]:
+        def run(arrays: Sequence[HostArray]) -> tuple[list[HostArray], int]:
             results, noted = native.checked(arrays)
-            if noted & BEYOND:
-                return native(arrays), None
-            return results, None if noted & UNKNOWN else not noted & RESULT
+            return native.on_numpy(arrays) if noted & BEYOND else results, noted
 
         return run
+
+    def noted(self) -> int:
+        return getattr(self._last, "noted", 0)
 
     def _native(self, program: Program) -> CpuExecutable:
         return self._executables.get(program.key, lambda: _compiled(program))
@@ -349,7 +351,11 @@ class CpuEngine(HostArrays):
         return to_text(nests(program, vector_bytes=host_processor().vector_bytes))
 
     def execute(self, executable: NativeExecutable, buffers: Sequence[HostArray]) -> list[HostArray]:
-        return executable(buffers)
+        if not isinstance(executable, CpuExecutable):
+            self._last.noted = 0
+            return executable(buffers)
+        results, self._last.noted = executable.checked(buffers)
+        return executable.on_numpy(buffers) if self._last.noted & BEYOND else results
 
     def close(self) -> None:
         self._executables.clear()
