@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection
 from functools import partial
 from typing import Any
@@ -208,3 +209,40 @@ def test_vectors_that_are_moved_along_others_meet_only_what_is_there(
             got = ag.run(moved, x, y, on="cpu").value
         assert got.dtype == expected.dtype
         np.testing.assert_allclose(got, expected, rtol=4e-3 if dtype == "float16" else 1e-5)
+
+
+def unused(x: Any, y: Any) -> Any:
+    np.exp(x)
+    return x + y
+
+
+def hidden_by_a_comparison(x: Any, y: Any) -> Any:
+    return (np.sqrt(y) > 1) * x
+
+
+def hidden_by_a_cast(x: Any, y: Any) -> Any:
+    return (x * 1e300 * 1e300).astype(np.int32), y * 2
+
+
+def quotient_of_whole_numbers(x: Any, y: Any) -> Any:
+    return x.astype(np.int64) // y.astype(np.int64), x * y
+
+
+@pytest.mark.parametrize("action", ["always", "error"])
+@pytest.mark.parametrize("function", [unused, hidden_by_a_comparison, hidden_by_a_cast, quotient_of_whole_numbers])
+def test_numpy_warns_there_too_of_what_no_result_shows(function: Any, action: Any) -> None:
+    ours = ag.offload(on="cpu", fallback="raise")(function)
+    for quiet, loud in (((1.0, 1.0), (1000.0, -1.0)), ((1.0, 1.0), (1000.0, 0.0))):
+        for x, y in (quiet, quiet, loud, loud, quiet):
+            arguments = np.full(40, x), np.full(40, y)
+            said = []
+            for each in (function, ours):
+                with warnings.catch_warnings(record=True) as heard:
+                    warnings.simplefilter(action)
+                    try:
+                        each(*arguments)
+                    except RuntimeWarning as error:
+                        said.append([str(error)])
+                    else:
+                        said.append([str(warning.message) for warning in heard])
+            assert said[0] == said[1]

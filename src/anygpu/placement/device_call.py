@@ -236,7 +236,7 @@ class Check:
             wrong = self._compare_now(results, given)
             if wrong is not None:
                 return Instead(wrong)
-        elif not site.has_anygpu_arrays and warns(self._modes) and self._needs_numpys_word(results, given, noted):
+        elif not site.has_anygpu_arrays and self._is_heard and self._needs_numpys_word(results, given, noted):
             if site.chooser.baseline is not None:
                 why = (
                     f"the result of {self._device} is not finite; NumPy computes it again, so that its warnings appear."
@@ -245,6 +245,11 @@ class Check:
             hear_numpy(call)
         value = traced.rebuild(results, self._values)
         return to_anygpu(value) if site.has_anygpu_arrays else site.trust.in_order(traced, self._values, value)
+
+    @property
+    def _is_heard(self) -> bool:
+        """Whether NumPy would say something of errors under the modes of this call."""
+        return warns(self._modes) or self._traced.warns_of_slices
 
     def _needs_numpys_word(self, results: Sequence[Any], given: Sequence[Any], noted: int) -> bool:
         """Whether NumPy might warn of this result, or raise, in a way that the user has not seen yet."""

@@ -83,7 +83,7 @@ class DirectCalls:
             modes = modes_now()
             if loud(modes) is not None:
                 return NEEDS_PLANNING
-            is_watched = warns(modes)
+            is_watched = warns(modes) or traced.warns_of_slices
             if modes == USUAL_MODES:
                 self._usual_modes = token
         ready = _clock()
