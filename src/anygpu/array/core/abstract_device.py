@@ -113,7 +113,12 @@ class AbstractDevice:
         """
         modes: dict[str, Any] = dict(np.geterr())
         if modes != self._modes:
-            raising = [name for name, mode in modes.items() if mode not in ("ignore", "warn", self._modes[name])]
+            raising = [
+                name
+                for name, mode in modes.items()
+                # Of an underflow only NumPy warns, too.
+                if mode not in ("ignore", self._modes[name]) and (mode != "warn" or name == "under")
+            ]
             if raising:
                 mode = "warn" if self.hears_warnings and modes[raising[0]] == "call" else modes[raising[0]]
                 self.stop(f'it sets np.errstate({raising[0]}="{mode}"), which only NumPy does')

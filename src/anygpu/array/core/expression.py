@@ -174,7 +174,7 @@ def linearise(
     twice. `inputs` are the program's first ones, needed or not; the other inputs are the computed values that it starts
     from.
     """
-    order = _in_order(wanted)
+    order = in_order(wanted)
     graph = GraphRecorder()
     positions: dict[int, int] = {}
     given = {id(value) for value in inputs}
@@ -232,7 +232,7 @@ def program_of(wanted: Sequence[Value]) -> tuple[Program, list[Value], list[Valu
     Whatever is kept for a program by its identity (its key, a prepared launch) is then found at once. The last
     `_MOST_MADE` programs are kept.
     """
-    order = _in_order(wanted)
+    order = in_order(wanted)
     positions: dict[int, int] = {}
     leaves: list[Value] = []
     results: list[Value] = []
@@ -296,7 +296,7 @@ def _is_ordered(value: Value) -> bool:
 
 def is_ordered(value: Value) -> bool:
     """Whether NumPy would give this value in C order; `False` when that is unknown."""
-    for each in _in_order([value]):
+    for each in in_order([value]):
         if each.op is not None:
             each.ordered = _is_ordered(each)
     return value.ordered
@@ -304,32 +304,32 @@ def is_ordered(value: Value) -> bool:
 
 def is_portable(value: Value) -> bool:
     """Whether it is made of constants alone, so that any device can compute it."""
-    return all(each.op is not None for each in _in_order([value]))
+    return all(each.op is not None for each in in_order([value]))
 
 
 def leaves_of(wanted: Sequence[Value]) -> list[Value]:
     """The computed values that the wanted ones are made of."""
-    return [value for value in _in_order(wanted) if value.op is None]
+    return [value for value in in_order(wanted) if value.op is None]
 
 
 def unused(values: Sequence[Value], wanted: Sequence[Value], chosen: Callable[[Value], bool]) -> list[Value]:
     """The last of those that are chosen, among the values and what these are made of, and that nothing wanted needs."""
-    needed = {id(value) for value in _in_order(wanted)}
+    needed = {id(value) for value in in_order(wanted)}
     found: list[Value] = []
-    for value in reversed(_in_order(values)):
+    for value in reversed(in_order(values)):
         if id(value) not in needed and chosen(value):
             found.append(value)
-            needed |= {id(each) for each in _in_order([value])}
+            needed |= {id(each) for each in in_order([value])}
     return found
 
 
 def are_needed(values: Sequence[Value], wanted: Sequence[Value]) -> bool:
     """Whether all the values are computed on the way to the wanted ones."""
-    needed = {id(value) for value in _in_order(wanted)} if values else set()
+    needed = {id(value) for value in in_order(wanted)} if values else set()
     return all(id(value) in needed for value in values)
 
 
-def _in_order(wanted: Sequence[Value]) -> list[Value]:
+def in_order(wanted: Sequence[Value]) -> list[Value]:
     """Every value that is needed, inputs before what uses them. Iterative, as a loop may make a very deep graph."""
     order: list[Value] = []
     seen: set[int] = set()

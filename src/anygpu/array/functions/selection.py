@@ -146,6 +146,8 @@ def put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
     index = to_array(ind, target._device)._value
     if index.spec.size == 0:
         return
+    if target.size == 0:
+        raise IndexError("cannot replace elements of an empty array")
     source = _source(v, target, safely=False)
     if source is None:
         return

@@ -15,7 +15,16 @@ import numpy as np
 
 from anygpu.array.core.abstract_device import AbstractDevice, ArrayInput, CapturedConstant, ScalarInput, owner_of
 from anygpu.array.core.array import Array
-from anygpu.array.core.expression import TakesTooLong, Value, are_needed, leaves_of, limited_to, linearise, unused
+from anygpu.array.core.expression import (
+    TakesTooLong,
+    Value,
+    are_needed,
+    in_order,
+    leaves_of,
+    limited_to,
+    linearise,
+    unused,
+)
 from anygpu.array.core.layouts import Layouts, axis_order, has_no_gaps
 from anygpu.array.core.recording import dtype_name
 from anygpu.array.core.structure import LEAF, Structure, flatten, unflatten
@@ -38,10 +47,10 @@ from anygpu.array.trace.traced import (
 from anygpu.base.interrupts import is_of_a_handler
 from anygpu.base.units import readable_seconds
 from anygpu.errors import VALUE_NEEDED, AnyGPUError, InvalidOption, ValueNeeded
-from anygpu.program.dtypes import is_inexact
+from anygpu.program.dtypes import KIND, is_inexact
 from anygpu.program.exactness import Rounding
 from anygpu.program.graph import Program
-from anygpu.program.primitives import Binary, Cast, Spec
+from anygpu.program.primitives import Binary, Cast, Spec, Unary
 from anygpu.program.transforms import in_single_precision
 
 # -- one attempt: the function is called twice among copies, and both programs must be the same
@@ -287,6 +296,9 @@ def _drawn(
         return NotTraceable("it returns no array computed from its arguments")
     if not are_needed(tracer.may_raise, wanted):
         return NotTraceable("it discards a result for which NumPy may raise an error, such as an index or an inverse")
+    only_heard = next(filter(None, map(_only_numpy_warns, in_order([*tracer.shown, *wanted]))), None)
+    if only_heard is not None:
+        return NotTraceable(only_heard)
     # What is not used has to be computed where NumPy may warn of it: results that are not returned.
     for value in unused(tracer.shown, wanted, partial(_may_warn, tracer)):
         result(value)
@@ -323,6 +335,17 @@ def _may_warn(tracer: AbstractDevice, value: Value) -> bool:
     return isinstance(op, Binary) and (op.fn in _QUOTIENTS or not value.spec.shape)
 
 
+def _only_numpy_warns(value: Value) -> str | None:
+    """Why a function has to stay on NumPy for a warning that leaves no trace in any result; `None` for most values."""
+    op = value.op
+    if isinstance(op, Binary) and op.fn in _ORDERS and KIND[value.inputs[0].spec.dtype] == "complex":
+        return "it orders complex numbers, and NumPy warns where one of them is NaN"
+    if isinstance(op, Unary) and op.fn == "reciprocal" and not is_inexact(value.spec.dtype):
+        return "it takes reciprocals of whole numbers, and NumPy warns of 0"
+    return None
+
+
+_ORDERS = frozenset(("less", "less_equal", "greater", "greater_equal"))
 #: Of which NumPy warns for integers.
 _QUOTIENTS = frozenset(("floor_divide", "remainder", "fmod"))
 
