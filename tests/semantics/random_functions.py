@@ -174,6 +174,8 @@ class _Comparison:
                 self.undecided += int(unknown.sum())
                 near |= unknown
                 allowed = np.maximum(allowed, np.where(unknown, 0, apart))
+            if allowed.any():  # what follows may round to the other side
+                allowed = np.maximum(allowed, np.finfo(one.dtype).eps / TIMES * np.abs(one))
             near |= np.abs(other.astype(wide) - one.astype(wide)) <= TIMES * allowed
             zero = (one == 0) & (other == 0)  # of another sign
             near &= ~zero | (allowed > 0) | signs
