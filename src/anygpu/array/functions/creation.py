@@ -31,7 +31,7 @@ from anygpu.array.core.arguments import (
 )
 from anygpu.array.core.array import Array, as_value, device_of
 from anygpu.array.core.device import ArrayDevice, device_for, to_numpy_dtype
-from anygpu.array.core.expression import Value
+from anygpu.array.core.expression import Value, active_tracer
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import (
     apply,
@@ -168,8 +168,23 @@ def full(
         return Array(broadcast(cast(fill_value.to_device(target)._value, wanted), lengths))
     if type(fill_value) is TracedScalar:
         return Array(broadcast(fill_value.strong if dtype is None else fill_value.value(dtype_name(dtype)), lengths))
+    tracer = active_tracer.get()
+    if tracer is not None and dtype is not None and not _fits(fill_value, to_numpy_dtype(dtype_name(dtype))):
+        tracer.stop("it fills an array with what its type does not hold, and NumPy warns of that")
     values = _full_without_warning(np.shape(fill_value), fill_value, dtype)
     return Array(bound_to(broadcast(as_value(values, target), lengths), target))
+
+
+def _fits(fill_value: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether NumPy converts what is to be filled in without a warning."""
+    if np.iscomplexobj(fill_value) and dtype.kind != "c":
+        return False
+    try:
+        with np.errstate(all="raise", under="ignore"):
+            np.asarray(fill_value).astype(dtype)
+    except FloatingPointError:
+        return False
+    return True
 
 
 @implements(np.zeros)

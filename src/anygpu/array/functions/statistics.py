@@ -487,6 +487,9 @@ def average(a: Any, axis: Axis = None, weights: Any = None, returned: bool = Fal
         return (result, scale) if returned else result
     if not isinstance(weights, Array) and not np.asarray(np.sum(weights, axis=None)).all():
         raise ZeroDivisionError("the weights add up to 0.")
+    tracer = active_tracer.get()
+    if tracer is not None and isinstance(weights, Array):
+        tracer.stop("it averages with weights, which NumPy refuses where they add up to 0")
     heavy = fitted_weights(weights, array, axis)
     kind = promote(array._value.spec.dtype, heavy.spec.dtype)
     if not is_inexact(array._value.spec.dtype):
