@@ -580,8 +580,9 @@ def _has_plain_keys(value: Any) -> bool:
 def _is_plain_key(key: Any) -> bool:
     """Whether a key has no `__hash__` or `__eq__` of the user's."""
     kind = type(key)
-    if kind is tuple or kind is frozenset:
-        return all(map(_is_plain_key, key))
+    for container in (tuple, frozenset):
+        if issubclass(kind, container) and not all(map(_is_plain_key, container.__iter__(key))):
+            return False
     methods = (cast(Any, kind).__hash__, cast(Any, kind).__eq__)
     return kind in PLAIN or all(type(each) is not types.FunctionType or each is _HASH_OF_MEMBER for each in methods)
 
