@@ -253,7 +253,7 @@ class CaptureSearch:
             if self._asked and isinstance(thing, types.ModuleType | types.FunctionType):
                 missing = frozenset((*self._asked, "__getattr__")).difference(vars(thing))
                 self._record("value", position, "itself", None, thing, lacks_all, missing, f"attributes of {name}")
-        if self._asks_class and any(isinstance(each, abc.ABCMeta) for each in self.values):
+        if self._asks_class and any(issubclass(type(each), abc.ABCMeta) for each in self.values):
             token = abc.get_cache_token()
             self._record("value", self.function, "itself", None, None, same_registrations, token, "registered classes")
         if self._writes_text:
@@ -579,9 +579,10 @@ def _has_plain_keys(value: Any) -> bool:
 
 def _is_plain_key(key: Any) -> bool:
     """Whether a key has no `__hash__` or `__eq__` of the user's."""
-    if isinstance(key, tuple | frozenset):
-        return all(map(_is_plain_key, key))
     kind = type(key)
+    for container in (tuple, frozenset):
+        if issubclass(kind, container) and not all(map(_is_plain_key, container.__iter__(key))):
+            return False
     methods = (cast(Any, kind).__hash__, cast(Any, kind).__eq__)
     return kind in PLAIN or all(type(each) is not types.FunctionType or each is _HASH_OF_MEMBER for each in methods)
 
@@ -713,7 +714,9 @@ def is_array(value: Any) -> bool:
 
 def _is_offloaded(thing: Any) -> bool:
     """Whether it is an offloaded function; while a function is traced, it is the plain function behind it."""
-    return type(thing).__module__.startswith("anygpu.") and "__wrapped__" in getattr(thing, "__dict__", ())
+    kind = type(thing)
+    is_ours = kind.__module__.startswith("anygpu.") and hasattr(kind, "function")
+    return is_ours and "__wrapped__" in getattr(thing, "__dict__", ())
 
 
 def is_special(name: str) -> bool:
