@@ -18,7 +18,7 @@ import pytest
 
 from anygpu.array.trace.tracing import record
 from anygpu.base.typing import HostArray
-from anygpu.engines.codegen.kernel import RESULT
+from anygpu.engines.codegen.kernel import RESULT, UNKNOWN
 from anygpu.engines.codegen.nests import steps
 from anygpu.engines.cpu import compiler, runtime
 from anygpu.engines.cpu import engine as executable_module
@@ -499,7 +499,7 @@ def test_results_of_nests_with_scratch_in_memory_are_watched() -> None:
 
 def test_results_of_numpy_are_not_watched() -> None:
     x = rng.random((30, 30))
-    assert executable_module.executable(record(np.sort, x)).checked([x])[1] == executable_module.UNKNOWN
+    assert executable_module.executable(record(np.sort, x)).checked([x])[1] == UNKNOWN
 
 
 # -- mistakes of ours
