@@ -29,8 +29,8 @@ COMPILED = """\
 `anygpu on="cpu"` is the same with `@ag.offload(on="cpu")`: nothing is chosen, and LLVM compiles for the processor."""
 
 EXACT = """\
-`anygpu exact=True` is the same with `@ag.offload(exact=True)`: every bit is NumPy's, and what takes NumPy for that stays
-there."""
+`anygpu exact=True` is the same with `@ag.offload(exact=True)`: every bit is NumPy's, and what takes NumPy for that
+stays there."""
 
 CUPY = """\
 **CuPy** is left out: it needs an NVIDIA or AMD card, and this machine has no GPU. So this page shows what each tool
