@@ -2,8 +2,8 @@
 
 Eleven workloads, each written idiomatically for each tool, with NumPy, numexpr, Numba, JAX, torch, its
 compiler, and anygpu as it is, with `on="cpu"` and with `exact=True`. Each cell is a process of its own: its time to a
-first result, a call when it is warm, and the memory it took. Beside them is what each tool
-takes on the disk. All of it takes about ten minutes.
+first result, a call when it is warm, and the memory it took. Beside them is what each tool takes on the disk. All of it
+takes about ten minutes.
 
 With --json the file is written after each workload, and --resume goes on where such a file ends. --from reads one
 instead of measuring, so that a page can be written again.

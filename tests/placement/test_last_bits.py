@@ -90,6 +90,14 @@ def test_the_order_of_a_sum_follows_the_memory() -> None:
         assert device() == "numpy"
 
 
+def test_functions_have_the_same_loops_in_any_order_forwards() -> None:
+    offloaded = natively(gamma, IMAGE.transpose(1, 0, 2))
+    for image in (IMAGE.transpose(1, 0, 2), IMAGE.transpose(1, 0, 2)[::2]):
+        assert np.array_equal(offloaded(image), gamma(image))
+    assert np.array_equal(offloaded(IMAGE[::-1].transpose(1, 0, 2)), gamma(IMAGE[::-1].transpose(1, 0, 2)))
+    assert device() == "numpy"
+
+
 def test_a_first_call_with_another_order_leaves_native_code_for_later() -> None:
     offloaded = ag.offload(nearest)
     turned = np.asfortranarray(POINTS)

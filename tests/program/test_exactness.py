@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from anygpu.array.trace.tracing import record
-from anygpu.program.exactness import Rounding, judged, why_not, with_loops
+from anygpu.program.exactness import Order, Rounding, judged, why_not, with_loops
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Spec
 from anygpu.program.wire import from_bytes, to_bytes
@@ -111,6 +111,13 @@ def test_what_decides_nothing_or_is_numpys_runs(function: Function, spec: Spec) 
     assert loops(program) == []
 
 
+def test_sums_that_decide_need_the_order_of_c() -> None:
+    assert judged(program_of(lambda x: x.sum(axis=1) > 1, X), "complex").needs == Order.C
+    assert judged(program_of(lambda x: np.exp(x).sum(axis=1) > 1, X), "complex").needs == Order.C
+    assert judged(program_of(lambda x: x.sum(axis=1), X), "complex").needs == Order.ANY
+    assert judged(program_of(lambda x: x + 1 > 2, X), "complex").needs == Order.ANY
+
+
 @pytest.mark.parametrize(("function", "spec", "cause", "decided"), NUMPYS)
 def test_what_a_last_bit_decides_is_numpys(function: Function, spec: Spec, cause: str, decided: str) -> None:
     why = why_not(program_of(function, spec), "complex")
@@ -125,7 +132,7 @@ def test_functions_that_decide_are_numpys_loops(function: Function, spec: Spec, 
     program = program_of(function, spec)
     assert why_not(program, "complex") is None
     assert loops(program) == names
-    assert judged(program, "complex").needs_c_order
+    assert judged(program, "complex").needs >= Order.FORWARDS
     looped = with_loops(program, "complex")
     assert [op.name for op, _ in looped.nodes] == [op.name for op, _ in program.nodes]
     assert looped.key != program.key

@@ -26,6 +26,7 @@ from anygpu.engines import catalogue
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.placement import explore, place_call
 from anygpu.placement.call import Call
+from anygpu.placement.candidates import Candidates
 from anygpu.placement.device_call import sample_now
 from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.plan.choosing import DeviceChooser
@@ -80,6 +81,8 @@ def moving(engines: tuple[str, ...] = ENGINES) -> Iterator[Placement]:
         mock.patch.object(catalogue, "BUILT_IN", tuple(map(_automatic, catalogue.BUILT_IN))),
         mock.patch.object(DeviceChooser, "choose", lambda chooser, waiting=None: placement.choose(chooser, waiting)),
         mock.patch.object(DeviceChooser, "to_try", return_value=None),
+        # What a last bit decides would stay on NumPy, and the rest of what such a function does would not be tried.
+        mock.patch.object(Candidates, "_only_on_numpy", return_value=None),
         mock.patch.object(DeviceChooser, "affords", return_value=True),
         mock.patch.object(Trust, "agreed", return_value=True),
         mock.patch.object(place_call, "explore", _learn),

@@ -89,7 +89,7 @@ _DIGITS: dict[DType, int] = {"float32": 24, "float64": 53}
 
 
 class Order(IntEnum):
-    """What is known of how NumPy's own array for a value lies in memory, if all arguments lie as C has it."""
+    """What is known of how NumPy's own array for a value lies in memory, when arguments lie as they have to."""
 
     #: It may run backwards.
     ANY = 0
@@ -114,8 +114,8 @@ class Judgement(NamedTuple):
     decisions: tuple[Decision, ...]
     #: The elementwise functions that have to be NumPy's own loops.
     loops: frozenset[int]
-    #: Whether that is known only for arguments that lie in memory as C has it.
-    needs_c_order: bool
+    #: How arguments have to lie in memory for it.
+    needs: Order
 
 
 class _Value(NamedTuple):
@@ -160,11 +160,8 @@ def judged(program: Program, rounding: Rounding, *, throughout: bool = False) ->
     if throughout:
         decisions = [each for each in decisions if each.cause not in nears]
         decisions += [Decision(position, None) for position in nears if position in matters]
-    return Judgement(
-        tuple(decisions),
-        frozenset(looped & matters),
-        not matters.isdisjoint(looped) or not matters.isdisjoint(in_order),
-    )
+    needs = Order.ANY if matters.isdisjoint(looped) else Order.FORWARDS
+    return Judgement(tuple(decisions), frozenset(looped & matters), needs if matters.isdisjoint(in_order) else Order.C)
 
 
 def _add_sources(program: Program, found: set[int]) -> None:

@@ -20,14 +20,14 @@ from anygpu.array.core.traced_scalar import evaluator, in_type
 from anygpu.array.core.views import follow_on_host
 from anygpu.array.trace.captures import Capture
 from anygpu.array.trace.guards import GONE, STEPS, compiled_reader
-from anygpu.program.exactness import Rounding, judged, why_not, with_loops
+from anygpu.program.exactness import Order, Rounding, judged, why_not, with_loops
 from anygpu.program.graph import Program
 from anygpu.program.transforms import in_single_precision
 
 Precision = Literal["float32"]
 
 #: Why a call runs on NumPy whose arguments `Traced.lies_otherwise`.
-LIES_OTHERWISE = "its last bits follow from how its arguments lie in memory, and native code knows them for C's order."
+LIES_OTHERWISE = "its last bits follow from how its arguments lie in memory, which native code knows for C's order."
 
 
 class NotTraceable(NamedTuple):
@@ -61,9 +61,14 @@ class ReturnedLeaf(NamedTuple):
     twin: int | None = None
 
 
-def _lies_plainly(value: Any) -> bool:
-    """Whether an array lies in memory as C has it; NumPy adds others in pieces, or in another order."""
-    return type(value) is not np.ndarray or (value.flags.c_contiguous and value.flags.aligned and value.dtype.isnative)
+def _lies_as_c(array: Any) -> bool:
+    """Whether it lies in memory as C has it; NumPy adds others in pieces, or in another order."""
+    return array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative  # type: ignore[no-any-return]
+
+
+def _lies_forwards(array: Any) -> bool:
+    """Whether no axis runs backwards in memory, for which NumPy has other loops."""
+    return array.flags.forc or min(array.strides, default=0) >= 0
 
 
 class TraceResult(NamedTuple):
@@ -108,8 +113,8 @@ class Traced:
         "_distinct",
         "_evaluate",
         "_fixed",
-        "_follows_memory",
         "_leaves",
+        "_needs",
         "_numbers",
         "_positions",
         "_reader",
@@ -153,7 +158,7 @@ class Traced:
         if exact is not None:
             self.program = with_loops(self.program, exact, throughout=True)
         self.is_exact = exact is not None
-        self._follows_memory: bool | None = None
+        self._needs: Order | None = None
         self.by_value = by_value
         self.warns_of_slices = result.tracer.warns_of_slices
         self.quiet_lines = frozenset(() if self.warns_of_slices else result.tracer.quiet_lines)
@@ -193,10 +198,16 @@ class Traced:
         return f"{why}, and only numpy has the same." if why is not None else None
 
     def lies_otherwise(self, inputs: Sequence[Any]) -> bool:
-        """Whether bits that matter follow from how arguments lie in memory, and these do not lie as C has it."""
-        if self._follows_memory is None:
-            self._follows_memory = judged(self.program, "complex", throughout=self.is_exact).needs_c_order
-        return self._follows_memory and not all(map(_lies_plainly, inputs))
+        """Whether bits that matter follow from how arguments lie in memory, and these lie in another way than is known.
+
+        That is C's order for sums, and any forwards for functions.
+        """
+        if self._needs is None:
+            self._needs = judged(self.program, "complex", throughout=self.is_exact).needs
+        if self._needs == Order.ANY:
+            return False
+        lies = _lies_as_c if self._needs == Order.C else _lies_forwards
+        return not all(lies(each) for each in inputs if type(each) is np.ndarray)
 
     def read(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
