@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from anygpu.calls.lifecycle import Event, Life
     from anygpu.placement.known import Known
 
-#: Seconds of calls before native code is tried, which takes 0.1 s of Python beside them; and where an earlier process has
-#: tried it in vain, or has ended before it was ready.
+#: Seconds of calls before native code is tried, and the same where an earlier process has tried it in vain.
 BEFORE_NATIVE, BEFORE_ANOTHER_TRY = 0.05, 2.0
 
 #: What runs a call: the function, its arguments and keywords, and when the call began.
