@@ -130,6 +130,37 @@ thread.join()
     assert _run(script) == "0 [False, False]"
 
 
+@pytest.mark.parametrize("patience", [50.0, 0.1], ids=["waits", "imports anew"])
+def test_a_users_thread_may_import_a_module_of_ours(patience: float, tmp_path: Path) -> None:
+    (tmp_path / "slow_part.py").write_text("import __main__\n__main__.importing()\nvalue = 1\n")
+    script = """
+import anygpu
+anygpu.__path__.append(sys.argv[1])
+forks.PATIENCE = float(sys.argv[2])
+parent, begun, forking, over = os.getpid(), threading.Event(), threading.Event(), threading.Event()
+imported = []
+def importing():
+    imported.append(os.getpid() == parent)
+    if imported[-1]:
+        begun.set()
+        (forking if forks.PATIENCE > 1 else over).wait()
+def work():
+    import anygpu.slow_part
+thread = in_thread(work)
+begun.wait()
+os.register_at_fork(before=forking.set)
+def child():
+    import anygpu.slow_part
+    return anygpu.slow_part.value - 1 + 2 * len(imported)
+process = forked(child)
+over.set()
+thread.join()
+print(code_of(process), imported)
+"""
+    imports = 1 if patience > 1 else 2
+    assert _run(script, str(tmp_path), str(patience)) == f"{2 * imports} [True]"
+
+
 def test_what_was_imported_half_is_imported_anew(tmp_path: Path) -> None:
     """Where a fork could not wait for the import: its lock belongs to a thread that the child does not have."""
     (tmp_path / "slow_package").mkdir()

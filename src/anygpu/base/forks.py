@@ -5,6 +5,7 @@ half is imported, pipes to a process that is being started. So
 
 - threads beside the calls, and what starts a process, work in `no_fork`: a fork waits for the end of the block, or for
   a block of `fork_allowed` in it, which is around everything that takes long;
+- a fork also waits for the end of imports of anygpu's modules on any thread;
 - `lock` and `rlock` make locks that are free in the child;
 - a fork waits for no more than `PATIENCE` seconds. The child then imports anew what was imported half.
 """
@@ -15,6 +16,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -69,11 +71,14 @@ class _Forks:
             return True
 
     def before(self) -> None:
-        """Wait until only threads are busy that fork themselves."""
+        """Wait until only threads are busy, or import modules of anygpu, that fork themselves."""
+        until = time.monotonic() + PATIENCE
         with self._lock:
             self._forking.append(threading.get_ident())
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._busy.issubset(self._forking), PATIENCE)
+        while not _importing().issubset(self._forking) and time.monotonic() < until:
+            time.sleep(1e-3)  # nothing tells of the end of an import
 
     def after_in_parent(self) -> None:
         me = threading.get_ident()
@@ -83,7 +88,7 @@ class _Forks:
             self._changed.notify_all()
 
     def after_in_child(self) -> None:
-        lost = self._busy - {threading.get_ident()}
+        lost = (self._busy | _importing()) - {threading.get_ident()}
         busy = self._busy - lost
         self.__init__()  # type: ignore[misc]  # its lock may be held
         self._busy = busy
@@ -121,16 +126,23 @@ def fork_allowed() -> Iterator[None]:
             _forks.enter()
 
 
-def _forget_imports(threads: Collection[int]) -> None:
-    """Have modules imported anew that these threads were importing.
-
-    Their locks are CPython's own, which has no other way to free them.
-    """
+def _module_locks() -> dict[str, Any]:
+    """CPython's locks of modules that are being imported, as weak references: it has no other way to look at them."""
     locks: dict[str, Any] = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
-    for name, reference in list(locks.items()):
-        held = reference()
-        if held is not None and getattr(held, "owner", None) in threads:
-            del locks[name]
+    return locks
+
+
+def _importing() -> set[int]:
+    """The threads that import modules of anygpu, which users' threads do when a call first needs them."""
+    ours = [lock for name, lock in list(_module_locks().items()) if name.startswith("anygpu.")]
+    return {owner for each in ours if (owner := getattr(each(), "owner", None)) is not None}
+
+
+def _forget_imports(threads: Collection[int]) -> None:
+    """Have modules imported anew that these threads were importing, as nothing else frees their locks."""
+    for name, reference in list(_module_locks().items()):
+        if getattr(reference(), "owner", None) in threads:
+            del _module_locks()[name]
             if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
                 del sys.modules[name]
 
