@@ -55,6 +55,7 @@ LIVES: dict[str, str] = {
     "the traced call raises": "new ready due begun tracing interrupted waiting ready due begun tracing",
     "it cannot be traced": "new ready due begun tracing refused numpy",
     "tracing takes too long now": "new ready due begun tracing refused for now waiting ready due",
+    "forked while it is compiled": "new ready due begun tracing traced compiling interrupted waiting ready due",
     "it cannot be compiled": "new ready due begun tracing traced compiling refused numpy",
     "not comparable now": "new ready due begun tracing traced compiling refused for now waiting",
     "wrong before its first use": "new ready due begun tracing traced compiling mismatch numpy",

@@ -31,7 +31,7 @@ of a life::
     slower            native code takes longer than NumPy
     slower for now    native code takes a little longer than NumPy: the machine may have been busy
     changed           something that the program depends on has changed
-    interrupted       the traced call raised an error of the user's, or was interrupted
+    interrupted       the traced call raised an error of the user's or was interrupted, or this process was forked
     refused           the function, its results or its values do not allow native code
     refused for now   the modes, the time or the values of these calls do not allow native code
     mismatch          native code gave another result than NumPy
@@ -73,7 +73,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         "refused for now": "waiting",
         "prepare": "tracing",
     },
-    "compiling": {"agreed": "trial", **_ENDS_NATIVE},
+    "compiling": {"agreed": "trial", "interrupted": "waiting", **_ENDS_NATIVE},
     "trial": {"proved": "native", "changed": "waiting", **_ENDS_NATIVE},
     "native": {"changed": "waiting", **_ENDS_NATIVE},
     "waiting": {"postponed": "waiting", "load": "loading", "ready": "due", "mismatch": "numpy", "prepare": "tracing"},

@@ -7,8 +7,6 @@ what comes next.
 from __future__ import annotations
 
 import math
-import os
-import threading
 import time
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
@@ -31,7 +29,7 @@ Runner = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], float], 
 class NativeSite(NumpySite):
     """Calls that name no device: they run as they are until there is reason to compile them."""
 
-    __slots__ = ("_life", "_look_at", "began", "code", "key", "known", "known_faster", "least", "paid")
+    __slots__ = ("_life", "began", "code", "key", "known", "known_faster", "least", "look_at", "paid")
 
     def __init__(self, known: Known, key: tuple[Hashable, ...], note: HostNote) -> None:
         super().__init__(note)
@@ -50,7 +48,7 @@ class NativeSite(NumpySite):
         if known.code is not None and (known.native_marks or known.numpy_marks):
             mark = mark_of_code(known.code, key)
             self.known_faster, was_in_vain = mark in known.native_marks, mark in known.numpy_marks
-        self._look_at = 0.0 if self.known_faster else BEFORE_ANOTHER_TRY if was_in_vain else BEFORE_NATIVE
+        self.look_at = 0.0 if self.known_faster else BEFORE_ANOTHER_TRY if was_in_vain else BEFORE_NATIVE
         self._life: Life | None = None
         if self.known_faster:
             self._look()
@@ -75,7 +73,7 @@ class NativeSite(NumpySite):
     def ran(self, seconds: float) -> None:
         """Count a call on NumPy, and decide what comes next when it is time."""
         self.add(seconds)
-        if self.seconds >= self._look_at:
+        if self.seconds >= self.look_at:
             self._look()
 
     @property
@@ -84,29 +82,20 @@ class NativeSite(NumpySite):
         if self._life is None:
             from anygpu.calls.lifecycle import Life
 
-            self._life = Life(reason=self.note.reason, look_at=self._look_at)
+            self._life = Life(reason=self.note.reason, look_at=self.look_at)
         return self._life
+
+    @life.setter
+    def life(self, life: Life) -> None:
+        self._life, self.look_at = life, life.look_at
 
     def tell(
         self, event: Event, *, code: Runner | None = None, reason: str | None = None, look_at: float = math.inf
     ) -> bool:
         """Pass an event on, from any thread, with what runs the next calls; return whether it has changed anything."""
-        from anygpu.calls.lifecycle import RUNS_AS_IS, step
+        from anygpu.calls.telling import tell  # with the first event
 
-        with _telling:
-            before = self.life
-            life = step(before, event, reason=reason, look_at=look_at)
-            if life is before:
-                return False
-            self._life, self._look_at = life, life.look_at
-            if reason is not None:
-                self.note = self.note._replace(reason=reason)
-            if life.state in RUNS_AS_IS:
-                # In this order: a call of another thread reads `runs_as_is` first.
-                self.runs_as_is, self.code = True, None
-            elif code is not None:
-                self.code, self.runs_as_is = code, False
-            return True
+        return tell(self, event, code, reason, look_at)
 
     def retry_after(self, factor: float, event: Event = "refused for now", reason: str | None = None) -> None:
         """Run calls on NumPy until they have taken `factor` times as long as so far."""
@@ -117,17 +106,3 @@ class NativeSite(NumpySite):
         from anygpu.calls.looking import look  # most sites never get there
 
         look(self)
-
-
-#: Held while a state changes. Reentrant: a signal handler may call a decorated function.
-_telling = threading.RLock()
-
-
-def _in_child() -> None:
-    """After a fork, in the child: the thread that held the lock is not there."""
-    global _telling
-    _telling = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)

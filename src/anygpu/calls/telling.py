@@ -1,0 +1,51 @@
+"""Events reach call sites, one at a time, from any thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from anygpu.calls.lifecycle import RUNS_AS_IS, Event, step
+
+if TYPE_CHECKING:
+    from anygpu.calls.native_site import NativeSite, Runner
+
+#: Held while a state changes. Reentrant: a signal handler may call a decorated function.
+_telling = threading.RLock()
+#: Sites of which a call is traced, or whose native code is compiled and compared.
+_under_way: set[NativeSite] = set()
+
+
+def tell(site: NativeSite, event: Event, code: Runner | None, reason: str | None, look_at: float) -> bool:
+    """Change the state of a site, and what runs its next call; return whether the event has changed anything."""
+    with _telling:
+        before = site.life
+        life = step(before, event, reason=reason, look_at=look_at)
+        if life is before:
+            return False
+        site.life = life
+        if reason is not None:
+            site.note = site.note._replace(reason=reason)
+        if life.state in RUNS_AS_IS:
+            # In this order: a call of another thread reads `runs_as_is` first.
+            site.runs_as_is, site.code = True, None
+        elif code is not None:
+            site.code, site.runs_as_is = code, False
+        if life.state in ("tracing", "compiling"):
+            _under_way.add(site)
+        else:
+            _under_way.discard(site)
+        return True
+
+
+def _in_child() -> None:
+    """After a fork, in the child: the lock is free, and what other threads were doing is begun again."""
+    global _telling
+    _telling = threading.RLock()
+    for site in list(_under_way):
+        site.retry_after(1.0, "interrupted")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
