@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from anygpu.hardware.selection import matches_name
@@ -15,6 +17,7 @@ from anygpu.placement.known import Known, name_of
 from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, allows_numpy
 from anygpu.placement.signature import signature
+from anygpu.placement.trust import listening
 from anygpu.placement.values import anygpu_arrays_in, majority_device
 
 if TYPE_CHECKING:
@@ -138,8 +141,10 @@ class Call:
         changed, before = None, site.programs.current
         if before is not None:
             changed = before.changed(self.function, self.arguments, self.keywords)
+        heard: set[str] = set()
         with Executing():
-            traced = trace(
+            tracing = partial(
+                trace,
                 self.function,
                 self.arguments,
                 self.keywords,
@@ -148,6 +153,9 @@ class Call:
                 seconds=seconds,
                 exact=rounding() if site.options.exact else None,
             )
+            traced = contextvars.copy_context().run(listening, heard, tracing)
+        if heard and isinstance(traced, Traced):
+            traced = NotTraceable("it computes something of constants of which NumPy warns")
         if isinstance(traced, Traced) and changed is not None and site.programs.tracings >= MOST_RECORDINGS:
             traced = NotTraceable(f"{changed} changes from call to call, and decides what it computes")
         if isinstance(traced, NotTraceable) and traced.error is not None and (raises or site.chooser.baseline is None):

@@ -61,6 +61,7 @@ from anygpu.placement.trust import (
     Trust,
     code_of,
     learn_flags,
+    listening,
     loud,
     modes_now,
     number_kinds,
@@ -141,7 +142,7 @@ def traced_for(site: NativeSite, call: Called, seconds: float | None) -> tuple[T
         # The call then runs on NumPy, which gives the warnings of its constants.
         how: Any = {"by_value": by_value, "seconds": seconds, "exact": rounding() if known.options.exact else None}
         tracing = partial(trace, call.function, call.arguments, call.keywords, **how)
-        traced = contextvars.copy_context().run(_listening, heard, tracing)
+        traced = contextvars.copy_context().run(listening, heard, tracing)
     if isinstance(traced, NotTraceable):
         why = f"it cannot be traced: {traced.reason.rstrip('.')}."
         if traced.for_now or traced.error is not None:
@@ -167,14 +168,6 @@ def _rounds_each_step(node: Node, spec: Spec) -> bool:
     A sum of more than 65,504 is infinite then at some step or at none.
     """
     return isinstance(node.op, Reduce) and node.op.fn in ("sum", "prod") and spec.dtype == "float16"
-
-
-def _listening(heard: set[str], tracing: Callable[[], Traced | NotTraceable]) -> Traced | NotTraceable:
-    """Trace, and add the kinds of floating-point errors of which NumPy would warn. In a context of its own."""
-    np.seterrcall(lambda kind, flag: heard.add(kind))
-    warned: Any = {name: "call" for name, mode in modes_now().items() if mode == "warn"}
-    np.seterr(**warned)
-    return tracing()
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import math
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -407,6 +407,9 @@ USUAL_MODES = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "
 _EVERY_TIME = ("always", "all", "error")
 
 
+T = TypeVar("T")
+
+
 class Filters(NamedTuple):
     """The warning filters at one moment. Entering or leaving `catch_warnings` makes others of them."""
 
@@ -452,6 +455,14 @@ def mode_token() -> object:
 
 
 _MODES: ContextVar[object] | None = getattr(np._core.umath, "_extobj_contextvar", None)  # type: ignore[attr-defined]
+
+
+def listening(heard: set[str], tracing: Callable[[], T]) -> T:
+    """Trace, and add the kinds of floating-point errors of which NumPy would warn. In a context of its own."""
+    np.seterrcall(lambda kind, flag: heard.add(kind))
+    warned: Any = {name: "call" for name, mode in modes_now().items() if mode == "warn"}
+    np.seterr(**warned)
+    return tracing()
 
 
 def modes_now() -> Mapping[str, str]:
