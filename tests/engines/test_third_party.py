@@ -127,6 +127,7 @@ def test_rates_are_assumed_as_it_says(device: Device) -> None:
     assert assumed(other).launch == EngineTraits().rates_of("software").launch
 
 
+@pytest.mark.software_devices("a call that names no device has candidates that compute on the processor")
 def test_a_plan_counts_the_tuning_of_kernels(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {}
     for seconds in (0.0, 3.0):

@@ -28,6 +28,8 @@ from anygpu.workers.process import ProcessWorker
 from anygpu.workers.worker import Argument, Ran, Worker
 from tests.placement.moved import moved
 
+pytestmark = pytest.mark.software_devices("calls move by themselves to a device that is lost")
+
 
 def score(x: Any) -> Any:
     return np.tanh(x) * 2 + 1

@@ -134,6 +134,7 @@ def test_deadlines_and_priorities_are_those_of_a_runtime(fleet: Fleet) -> None:
 # -- predictions
 
 
+@pytest.mark.software_devices("a call that names no device has candidates that compute on the processor")
 def test_explain_shows_what_the_network_takes(fleet: Fleet) -> None:
     plan = fleet.explain(lambda x: np.sqrt(x) + 1, values(100_000))
     far, near = plan.candidate(FIRST), plan.candidate("opencl:0")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import io
 import linecache
 import sys
@@ -2210,6 +2211,9 @@ def what_came(
     text: str, size: int = 24, rounds: int = 2, *, chosen: Callable[[int], bool] = lambda number: True
 ) -> Came:
     """What a function does otherwise where it is native code as soon as there is any, and how often that is."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()  # coroutines of other cases, which were never awaited
     plain, ours = _world(text, size), _world(text, size)
     natively = number = 0
     decorated = ag.offload(ours["function"])

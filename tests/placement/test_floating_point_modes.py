@@ -20,6 +20,8 @@ from anygpu.runtime.runtime import Runtime
 from tests.placement.moved import moved
 from tests.support.slowed import SlowedRegistry
 
+pytestmark = pytest.mark.software_devices("calls move by themselves to a device that stands in for a GPU")
+
 
 @pytest.fixture(scope="module")
 def planner() -> Iterator[Planner]:

@@ -18,6 +18,8 @@ from anygpu.receipts.notes import last_receipt
 from tests.placement.moved import moved
 from tests.support.wrong_results import WrongRegistry
 
+pytestmark = pytest.mark.software_devices("calls move by themselves while another thread gives up tracing")
+
 DEVICE = "torch:cpu"
 X = np.arange(8.0)
 

@@ -66,6 +66,8 @@ print(ag.last_receipt().reason)
     assert (reason == "numpy is the only device allowed.") == (device == "numpy")
 
 
+@pytest.mark.software_devices("calls are planned where there may be a GPU")
+@pytest.mark.native_off("calls are planned, and no native code is tried")
 def test_it_is_loaded_on_a_thread_when_calls_have_taken_long_enough() -> None:
     script = """
 import numpy as np
@@ -125,6 +127,8 @@ def test_python_may_end_meanwhile() -> None:
     assert not done.stderr
 
 
+@pytest.mark.software_devices("calls are planned where there may be a GPU")
+@pytest.mark.native_off("calls are planned, and no native code is tried")
 def test_no_call_imports_it() -> None:
     """They go on as they are until it is loaded."""
     script = """

@@ -20,6 +20,8 @@ from anygpu.workers.worker import Argument, Ran
 from tests.placement.moved import moved
 from tests.support.wrong_results import Wrong, WrongRegistry
 
+pytestmark = pytest.mark.software_devices("calls move by themselves to a device that may be wrong")
+
 DEVICE = "torch:cpu"
 X = np.linspace(0.1, 2.0, 50)
 

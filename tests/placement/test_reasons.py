@@ -16,6 +16,11 @@ from anygpu.receipts.receipt import Receipt
 from anygpu.runtime.runtime import Runtime
 from tests.support.slowed import SlowedRegistry
 
+pytestmark = [
+    pytest.mark.software_devices("reasons are those of calls that are planned and may move"),
+    pytest.mark.native_off("native code has reasons of its own"),
+]
+
 
 @pytest.fixture
 def planner() -> Planner:

@@ -285,6 +285,7 @@ class Believed:
                 track.due = 10**9
 
 
+@pytest.mark.software_devices("tasks that name no device go to several")
 def test_a_backlog_of_one_device_is_shared_with_another_that_is_done_sooner(known: DeviceRegistry) -> None:
     gate = Gate()
     known.worker("opencl:0")

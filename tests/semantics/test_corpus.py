@@ -10,6 +10,11 @@ from tests.semantics.all_cases import CASES
 from tests.semantics.known_failures import KNOWN_FAILURES
 from tests.semantics.moving import ENGINES, Placement, complaint, moving, run
 
+pytestmark = [
+    pytest.mark.software_devices("calls move between all engines by themselves"),
+    pytest.mark.native_off("calls are planned, and move: native code would run them"),
+]
+
 #: Calls on each engine of the cases that have run.
 calls: dict[str, int] = dict.fromkeys(ENGINES, 0)
 have_run: set[str] = set()
