@@ -27,7 +27,7 @@ OPERATORS: tuple[Callable[[Any, Any], Any], ...] = (
 
 
 #: Those that order numbers.
-ORDERS = (operator.lt, operator.le, operator.gt, operator.ge, np.maximum, np.minimum)
+ORDERS = (operator.lt, operator.le, operator.gt, operator.ge)
 
 
 class Recorded(NamedTuple):

@@ -11,6 +11,7 @@ named. A test that needs it otherwise asks for it with a mark, which says why::
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from collections import defaultdict
@@ -69,7 +70,8 @@ class _Listing:
 
 def main() -> int:
     listing = _Listing()
-    pytest.main(["--collect-only", "-q", "-q", "-m", "", "--no-header", "-p", "no:terminal"], plugins=[listing])
+    with contextlib.redirect_stdout(io.StringIO()):
+        pytest.main(["--collect-only", "-q", "-m", ""], plugins=[listing])
     for (name, reason), files in sorted(listing.found.items()):
         print(f"{name}: {reason}")
         for file, count in sorted(files.items()):
