@@ -24,6 +24,7 @@ from anygpu.array.core.expression import (
     limited_to,
     linearise,
     unused,
+    used_in_part,
 )
 from anygpu.array.core.layouts import Layouts, axis_order, has_no_gaps
 from anygpu.array.core.recording import dtype_name
@@ -301,6 +302,10 @@ def _drawn(
         return NotTraceable(only_heard)
     # What is not used has to be computed where NumPy may warn of it: results that are not returned.
     for value in unused(tracer.shown, wanted, partial(_may_warn, tracer)):
+        result(value)
+    # Engines compute no element that is cut away, and NumPy warns of those too.
+    shown = {id(value) for value in tracer.shown}
+    for value in used_in_part(wanted, lambda value: id(value) in shown and _may_warn(tracer, value)):
         result(value)
     others = leaves_of(wanted)
     for each in others:
