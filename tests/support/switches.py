@@ -15,7 +15,6 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from unittest import mock
 
 import pytest
 
@@ -40,9 +39,18 @@ def asked_for(item: pytest.Item) -> dict[str, str]:
 @contextlib.contextmanager
 def switched(item: pytest.Item) -> Iterator[None]:
     """Within the block the variables are set for which a test asks; fixtures of any scope are made and ended in it."""
+    # One by one: other variables may be those of a fixture that outlives the test.
     values = dict(SWITCHES[name] for name in asked_for(item))
-    with mock.patch.dict(os.environ, values):
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
         yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 class _Listing:

@@ -12,6 +12,7 @@ from anygpu.placement.call import Call
 from anygpu.placement.native_calls import NativeCalls
 from anygpu.placement.place_call import choose, require_what_was_asked_for
 from anygpu.placement.plan.plan import Candidate, Plan
+from anygpu.placement.planner import default
 from anygpu.workers.thread import ThreadWorker
 
 
@@ -33,7 +34,9 @@ def explain(call: Call, native: NativeSite | None = None) -> Plan:
     choice = choose(call)
     with call.planner.lock:
         plan = site.candidates.plan(choice.sentence, choice.candidate)
-    if site.options.allows_native and not site.has_anygpu_arrays and site.chooser.current == "numpy":
+    # Another planner has other machines to choose from, and its calls are never native code by themselves.
+    may_be_native = site.options.allows_native and call.planner is default()
+    if may_be_native and not site.has_anygpu_arrays and site.chooser.current == "numpy":
         plan = _with_native(call, plan, native)
     return msgspec.structs.replace(plan, nests=_listing(call, plan.chosen))
 

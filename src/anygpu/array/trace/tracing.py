@@ -300,16 +300,18 @@ def _drawn(
     only_heard = next(filter(None, map(_only_numpy_warns, in_order([*tracer.shown, *wanted]))), None)
     if only_heard is not None:
         return NotTraceable(only_heard)
-    # What is not used has to be computed where NumPy may warn of it: results that are not returned.
+    # What is not used has to be computed where NumPy may warn of it: results that are not returned. The reference of a
+    # user's kernel is asked for types and shapes with arrays that are no input, and computes nothing.
     for value in unused(tracer.shown, wanted, partial(_may_warn, tracer)):
-        result(value)
+        if all(isinstance(each.buffer, _INPUTS) for each in leaves_of([value])):
+            result(value)
     # Engines compute no element that is cut away, and NumPy warns of those too.
     shown = {id(value) for value in tracer.shown}
     for value in used_in_part(wanted, lambda value: id(value) in shown and _may_warn(tracer, value)):
         result(value)
     others = leaves_of(wanted)
     for each in others:
-        if not isinstance(each.buffer, ArrayInput | ScalarInput | CapturedConstant):
+        if not isinstance(each.buffer, _INPUTS):
             return NotTraceable(f"it uses an array of {each.spec} from outside; pass it as an argument")
     others.sort(key=lambda each: _order(each.buffer))
     program = linearise(wanted, inputs=others, keep_held=False)[0]
@@ -326,6 +328,10 @@ def _drawn(
         leaves,
         tracer,
     )
+
+
+#: What the values of a program come from.
+_INPUTS = ArrayInput | ScalarInput | CapturedConstant
 
 
 def _may_warn(tracer: AbstractDevice, value: Value) -> bool:
