@@ -9,7 +9,7 @@ _WARNED_IN_THE_TRACE = "tracing calls np.mean of an empty array, and Python's wa
 _SIGN_OF_NAN = "the sign of a NaN is another one than NumPy's loop gives"
 #: The seeds of random functions that differ from NumPy today, of those that the tests try.
 KNOWN_DIFFERENCES: dict[int, str] = {
-    398: "NumPy warns of logaddexp of a NaN; what finds errors looks at the operations that it is made of, which do not",
+    398: "NumPy warns of logaddexp of a NaN; our finder of errors looks at what it is made of, which gives none",
     670: _WARNED_IN_THE_TRACE,
     886: "NumPy warns of a complex infinity times a real number, of which it makes 0 * inf; no result shows it",
     1563: "a complex infinity divided in linalg.solve has a NaN as its real part",
