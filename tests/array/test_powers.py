@@ -35,3 +35,16 @@ def test_powers_of_zeros_and_infinities_are_numpys(name: str, dtype: str) -> Non
         np.testing.assert_array_equal(one, other)
         numbers = ~np.isnan(one)
         np.testing.assert_array_equal(np.signbit(one[numbers]), np.signbit(other[numbers]))
+
+
+def test_the_square_of_a_truth_value_is_as_wide_as_numpys() -> None:
+    """An int8 of an array, an int64 of a number."""
+    truths = np.array([True, False])
+
+    def squares(x: Any) -> Any:
+        return x**2, x.any() ** 2, x[0] ** 2
+
+    expected = squares(truths)
+    for one, other in zip(ag.offload(on="cpu", fallback="allow")(squares)(truths), expected, strict=True):
+        assert (type(one), one.dtype) == (type(other), other.dtype)
+        np.testing.assert_array_equal(one, other)

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.array.trace.traced import Traced
+from anygpu.array.trace.tracing import trace
 from tests.placement.native_cases import device, natively
 from tests.support.native_placement import native_at_once, settle, wrong_functions
 
@@ -370,3 +372,107 @@ def test_nor_do_those_that_the_function_sets() -> None:
     assert device() == "cpu"
     empty = X * np.nan
     assert warned(lambda: decorated(empty)) == warned(lambda: mean_in_silence(empty)) != []
+
+
+# -- where it is asked for by name
+
+
+def _as_on_numpy(function: Callable[..., Any], *arguments: Any, times: int = 3) -> None:
+    """Some calls raise what NumPy raises, and give the same warnings."""
+    named = ag.offload(on="cpu", fallback="allow")(function)
+
+    def outcome(called: Callable[..., Any]) -> tuple[str, list[str]]:
+        raised = []
+
+        def call() -> None:
+            try:
+                called(*arguments)
+            except Exception as error:  # noqa: BLE001 - any is compared
+                raised.append(repr(error))
+
+        heard = warned(call)
+        return str(raised), heard
+
+    expected = outcome(function)
+    assert expected != ("[]", [])
+    for _ in range(times):
+        assert outcome(named) == expected
+
+
+def _cut(x: Any) -> Any:
+    return (x * 1e308)[[0, -1]] + 1
+
+
+def _cut_to_rows(x: Any) -> Any:
+    return np.sqrt(x)[1:5] + 1
+
+
+def _nothing_is_left(x: Any) -> Any:
+    return np.diff(np.log(x)[:1]), x + 1
+
+
+def _overwritten(x: Any) -> Any:
+    root = np.sqrt(x)
+    root[10:] = 0
+    return root
+
+
+@pytest.mark.parametrize("function", [_cut_to_rows, _nothing_is_left, _overwritten])
+def test_elements_that_are_cut_away_are_warned_of(function: Callable[..., Any]) -> None:
+    _as_on_numpy(function, with_one(-1.0))
+
+
+def test_elements_that_are_not_picked_are_warned_of() -> None:
+    _as_on_numpy(_cut, with_one(100.0))
+
+
+def test_every_element_is_in_one_of_two_parts() -> None:
+    """Nothing is computed that is not returned."""
+
+    def differences(x: Any) -> Any:
+        root = np.sqrt(x)
+        return root[1:] - root[:-1]
+
+    for function, results in ((differences, 1), (_cut_to_rows, 2)):
+        traced = trace(function, (X,), {})
+        assert isinstance(traced, Traced)
+        assert len(traced.program.results) == results
+
+
+def test_a_number_too_large_for_an_array_is_warned_of() -> None:
+    half = np.ones(100, np.float16)
+    _as_on_numpy(lambda x: x > 1e5, half)
+    _as_on_numpy(lambda x: np.count_nonzero(x % 1e5 > 2), half)
+
+
+def test_degrees_of_freedom_are_warned_of_whatever_the_modes_are() -> None:
+    with np.errstate(all="ignore"):
+        _as_on_numpy(lambda x: np.cov(x, x) + 1, np.ones(1))
+
+
+def test_an_error_comes_after_the_warnings_that_numpy_gives_before() -> None:
+    def local(x: Any) -> Any:
+        if x.size < 10:
+            found = x + 1
+        np.sqrt(x)
+        return found
+
+    _as_on_numpy(local, with_one(-1.0))
+    _as_on_numpy(lambda x: np.histogram(x, 4)[0] + 1, with_one(np.nan))
+
+
+def test_an_error_that_is_caught_decides_the_result() -> None:
+    def caught(x: Any) -> Any:
+        try:
+            return 1 / x
+        except FloatingPointError:
+            return x
+
+    x = np.zeros(4)
+    with np.errstate(divide="raise"):
+        assert ag.offload(on="cpu", fallback="allow")(caught)(x) is x
+
+
+def test_an_error_is_raised_once_under_modes_that_raise() -> None:
+    with np.errstate(invalid="raise"):
+        _as_on_numpy(lambda x: np.log10(x) + 1, np.array([-1.0, 0.0, 1.0]))

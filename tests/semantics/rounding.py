@@ -8,6 +8,7 @@ results lie apart is what they may lie apart.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,8 @@ class Rounded(np.ndarray):
         result = function(*arguments, **keywords)
         if function.__name__ in _PRODUCTS:
             result = _each(result, _any_zeros)
-        return _each(result, rounded)
+        # Whole numbers have no error, and what is computed of them has.
+        return _each(result, lambda each: rounded(_with_error(each, "function")))
 
     def dot(self, other: Any, out: Any = None) -> Any:
         return np.dot(self, other) if out is None else np.dot(self, other, out)
@@ -94,6 +96,17 @@ def rounded(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.view(Rounded) if type(value) is np.ndarray and value.dtype.kind in "biufc" else value
     return np.asarray(value).view(Rounded) if isinstance(value, np.inexact) else value
+
+
+def numpy_with_errors() -> ModuleType:
+    """NumPy, where what makes arrays of arrays keeps their errors."""
+    made = ModuleType("numpy")
+    made.__dict__.update(np.__dict__)
+    made.__dict__.update(
+        array=lambda value, *more, **keywords: rounded(np.array(value, *more, **keywords)),
+        asarray=lambda value, *more, **keywords: rounded(np.asarray(value, *more, **keywords)),
+    )
+    return made
 
 
 def _any_zeros(value: Any) -> Any:

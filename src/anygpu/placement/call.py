@@ -61,6 +61,8 @@ class Call:
         self._form: RowsOfForm | None = None
         #: Seconds after which a worker that can be killed is.
         self.timeout = site.options.timeout
+        #: Whether NumPy has begun to run it: an error is its own then.
+        self.is_heard = False
         #: Called between pieces; what it raises ends the call there.
         self.between: Callable[[], None] | None = None
         #: Called once, when it begins to run somewhere; what it raises ends the call there.
@@ -129,7 +131,7 @@ class Call:
 
         Where numbers turned out to be constants of the program, calls with other numbers get call sites of their own. A
         function that needs a new program more than `MOST_RECORDINGS` times is refused. An error of the function itself
-        is raised with `raises`, or where there is no NumPy to raise it; otherwise the call on NumPy raises it.
+        is raised with `raises`, or where NumPy may not raise it; otherwise the call runs on NumPy, which does.
         """
         from anygpu.array.trace.traced import NotTraceable, Traced
         from anygpu.array.trace.tracing import trace  # most processes are over before they trace anything
@@ -158,8 +160,13 @@ class Call:
             traced = NotTraceable("it computes something of constants of which NumPy warns")
         if isinstance(traced, Traced) and changed is not None and site.programs.tracings >= MOST_RECORDINGS:
             traced = NotTraceable(f"{changed} changes from call to call, and decides what it computes")
-        if isinstance(traced, NotTraceable) and traced.error is not None and (raises or site.chooser.baseline is None):
-            raise traced.error
+        if isinstance(traced, NotTraceable) and traced.error is not None:
+            if raises or (site.chooser.baseline is None and site.options.fallback == "raise"):
+                raise traced.error
+            if site.chooser.baseline is None:
+                # NumPy raises it, after the warnings and errors that come before it there. The next call is traced.
+                self._own_site().candidates.fall_back(traced.reason)
+                return
         if isinstance(traced, Traced):
             if traced.by_value:
                 self.known.on_value_dependence(traced.by_value)
@@ -179,8 +186,14 @@ class Call:
         """
         site = self.site
         if self.cacheable and self.key != signature(self.arguments, self.keywords, self.known.lifted):
-            site = CallSite(site.task, site.options, site.chooser.baseline, has_anygpu_arrays=site.has_anygpu_arrays)
-            self.site, self.cacheable = site, False
+            site = self._own_site()
+        return site
+
+    def _own_site(self) -> CallSite:
+        """Give this call a site that no later call finds."""
+        site = self.site
+        site = CallSite(site.task, site.options, site.chooser.baseline, has_anygpu_arrays=site.has_anygpu_arrays)
+        self.site, self.cacheable = site, False
         return site
 
     def consider(self) -> None:

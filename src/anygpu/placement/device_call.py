@@ -237,8 +237,10 @@ class Check:
             if wrong is not None:
                 return Instead(wrong)
         elif not site.has_anygpu_arrays and self._is_heard and self._needs_numpys_word(results, given, noted):
-            if site.chooser.baseline is not None:
-                why = (
+            # What the function does where NumPy raises an error is seen in its result too.
+            why = loud(self._modes) if site.options.fallback != "raise" else None
+            if site.chooser.baseline is not None or why is not None:
+                why = why or (
                     f"the result of {self._device} is not finite; NumPy computes it again, so that its warnings appear."
                 )
                 return Instead(why, on_numpy=True, judge=partial(self._judge, results, given))
@@ -350,6 +352,7 @@ def _judge_returned(
 
 def hear_numpy(call: Call) -> None:
     """Run the call on NumPy as well, so that it warns or raises; the result of the device that was asked for stays."""
+    call.is_heard = True
     value = call.site.host.run_on_host(call.function, call.arguments, call.keywords)
     call.site.trust.hear()
     learn_from(call, value)

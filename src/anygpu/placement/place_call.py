@@ -304,7 +304,7 @@ def run_at(
     """Run a call on the candidate that was chosen; its value and receipt. `attempts` are those that failed before.
 
     A device that may not run it after all leaves the call to the baseline; so does an error of the program itself, such
-    as an index out of bounds, which NumPy raises with its own message.
+    as an index out of bounds, which NumPy raises with its own message, unless NumPy may not run it.
     """
     site, name = call.site, choice.candidate
     if name == "numpy" and site.host.uses_numpys_arrays:
@@ -317,7 +317,8 @@ def run_at(
         raise
     except Exception as error:
         # The program's own error, such as a position outside of its axis.
-        if site.chooser.baseline != "numpy" or site.has_anygpu_arrays or is_of_a_handler(error):
+        allowed = site.chooser.baseline == "numpy" or site.options.fallback != "raise"
+        if not allowed or call.is_heard or site.has_anygpu_arrays or is_of_a_handler(error):
             raise
         outcome = Instead(f"{name} met a {type(error).__name__}, which NumPy raises with its own message.")
     if isinstance(outcome, Instead):

@@ -22,6 +22,8 @@ from anygpu.array.core.device import ArrayDevice, Buffer, with_event
 from anygpu.base import events
 from anygpu.program.graph import Line, Program
 from anygpu.program.graph import Recorder as GraphRecorder
+from anygpu.program.ops.elementwise import Elementwise
+from anygpu.program.ops.movement import Movement
 from anygpu.program.primitives import (
     Attend,
     Binary,
@@ -31,6 +33,7 @@ from anygpu.program.primitives import (
     Constant,
     Contract,
     Custom,
+    Gather,
     Iota,
     Permute,
     Primitive,
@@ -41,6 +44,8 @@ from anygpu.program.primitives import (
     Slice,
     Spec,
     Unary,
+    Update,
+    Windows,
 )
 
 
@@ -321,6 +326,49 @@ def unused(values: Sequence[Value], wanted: Sequence[Value], chosen: Callable[[V
             found.append(value)
             needed |= {id(each) for each in in_order([value])}
     return found
+
+
+def used_in_part(wanted: Sequence[Value], chosen: Callable[[Value], bool]) -> list[Value]:
+    """The last of those that are chosen of which some elements are cut away on the way to all that is wanted."""
+    whole = {id(value) for value in wanted}
+    parts: dict[int, list[Slice]] = {}
+    found: list[Value] = []
+    for value in reversed(in_order(wanted)):
+        op, is_whole = value.op, id(value) in whole or _cover(parts.get(id(value), ()), value.spec)
+        if op is None or not value.spec.size:
+            continue
+        if not is_whole and chosen(value):
+            found.append(value)
+            is_whole = True
+        for number, each in enumerate(value.inputs):
+            if isinstance(op, Slice):
+                if is_whole:
+                    parts.setdefault(id(each), []).append(op)
+            elif isinstance(op, Windows) or (isinstance(op, Gather | Update) and number == 0):
+                continue
+            elif is_whole or not isinstance(op, Elementwise | Movement):
+                whole.add(id(each))
+    return found
+
+
+def _cover(parts: Sequence[Slice], spec: Spec) -> bool:
+    """Whether parts that are cut along one axis have all elements together."""
+    for axis, length in enumerate(spec.shape):
+        reached = 0
+        for start, stop in sorted((part.starts[axis], part.stops[axis]) for part in parts if _cuts(part, axis, spec)):
+            reached = max(reached, stop) if start <= reached else reached
+        if parts and reached == length:
+            return True
+    return False
+
+
+def _cuts(part: Slice, axis: int, spec: Spec) -> bool:
+    """Whether a part has neighbours along this axis, and all elements along the others."""
+    every = zip(part.starts, part.stops, part.steps, spec.shape, strict=True)
+    return part.steps[axis] == 1 and all(
+        other == axis or (start, stop, step) == (0, length, 1)
+        for other, (start, stop, step, length) in enumerate(every)
+    )
 
 
 def are_needed(values: Sequence[Value], wanted: Sequence[Value]) -> bool:

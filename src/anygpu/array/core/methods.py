@@ -343,6 +343,9 @@ class Operators:
 
         def _unary(self, fn: UnaryFunction) -> Array: ...
 
+        @property
+        def _is_number(self) -> bool: ...
+
         def _binary(self, fn: BinaryFunction, other: object) -> Array:
             """`self op other`."""
 
@@ -391,6 +394,8 @@ class Operators:
 
         They are a product, a reciprocal and a square root, which differ from the power at zeros and infinities.
         """
+        if self._is_number and self.dtype == np.bool_ and type(exponent) is int and exponent == 2:
+            return self._binary("multiply", np.int64(1))  # only of an array the square is an int8
         if not self.ndim or self.dtype.kind not in "fc":
             return None
         if type(exponent) is int and exponent == 2:

@@ -180,6 +180,15 @@ def constant(scalar: Any, dtype: DType) -> Value:
 _FORMATS: dict[DType, str] = {"float32": "<f", "float64": "<d", "float16": "<e", "bool": "<?"}
 
 
+def _overflows(scalar: float, dtype: DType) -> bool:
+    """Whether a number is too large for a type of floats, and becomes infinity."""
+    try:
+        struct.pack(_FORMATS.get(dtype, "<d"), scalar)
+    except OverflowError:
+        return True
+    return False
+
+
 def _new_constant(scalar: Any, dtype: DType) -> Value:
     """A constant with this number."""
     if type(scalar) is TracedScalar:
@@ -189,6 +198,8 @@ def _new_constant(scalar: Any, dtype: DType) -> Value:
             data = struct.pack(_FORMATS[dtype], scalar)
         except OverflowError:  # a float that is too large for the type becomes infinity, as in NumPy
             data = struct.pack(_FORMATS[dtype], math.copysign(math.inf, scalar))
+            if active_tracer.get() is not None:  # which warns, and what traces listens
+                np.asarray(scalar, dtype)
     else:
         data = np.asarray(scalar, dtype).tobytes()
     return Value(Constant((), dtype, data), (), Spec((), dtype), None)
@@ -291,6 +302,8 @@ def _scalar_beside(scalar: Scalar, spec: Spec) -> Value:
             _check_range(scalar, spec.dtype)  # type: ignore[arg-type]
         known = broadcast(_new_constant(scalar, spec.dtype), spec.shape)
         known.holder = _nobody  # type: ignore[assignment]
+        if isinstance(scalar, float) and _overflows(scalar, spec.dtype):
+            return known  # NumPy warns of it each time
         if len(_MET) > 1000:
             _MET.clear()
         _MET[key] = known

@@ -58,9 +58,9 @@ REFUSED: dict[str, str] = {
 }
 
 
-#: Functions of which Python code warns where nothing is left of a slice without its NaN: `np.errstate` hides nothing.
+#: Functions of which Python code warns where too little is left of a slice: `np.errstate` hides nothing.
 _WARN_OF_SLICES = frozenset(
-    ("nanmax", "nanmin", "nanmean", "nanvar", "nanstd", "nanmedian", "nanquantile", "nanpercentile")
+    ("nanmax", "nanmin", "nanmean", "nanvar", "nanstd", "nanmedian", "nanquantile", "nanpercentile", "cov", "corrcoef")
 )
 
 

@@ -24,6 +24,7 @@ from anygpu.array.core.expression import (
     limited_to,
     linearise,
     unused,
+    used_in_part,
 )
 from anygpu.array.core.layouts import Layouts, axis_order, has_no_gaps
 from anygpu.array.core.recording import dtype_name
@@ -304,6 +305,10 @@ def _drawn(
     for value in unused(tracer.shown, wanted, partial(_may_warn, tracer)):
         if all(isinstance(each.buffer, _INPUTS) for each in leaves_of([value])):
             result(value)
+    # Engines compute no element that is cut away, and NumPy warns of those too.
+    shown = {id(value) for value in tracer.shown}
+    for value in used_in_part(wanted, lambda value: id(value) in shown and _may_warn(tracer, value)):
+        result(value)
     others = leaves_of(wanted)
     for each in others:
         if not isinstance(each.buffer, _INPUTS):

@@ -432,7 +432,7 @@ def _agree(one: HostArray, other: HostArray, allowed: HostArray, *, moved: bool)
 
 def _is_only_moved(quick: Any) -> bool:
     """Whether a leaf comes from operations that only move elements, so that it has to have NumPy's bits."""
-    return bool(np.size(quick)) and float(np.asarray(quick).flat[0]) < 0
+    return bool(np.size(quick)) and np.asarray(quick).flat[0].real < 0
 
 
 def _place(index: tuple[int, ...]) -> str:
