@@ -89,7 +89,7 @@ class Kernel:
     :param name: what messages and receipts call it; the name of the function in the source otherwise.
     :param language: "wgsl" or "opencl", where the source leaves doubt.
     :param entry: the function in the source, where there are several.
-    :param constants: values of `override` constants in WGSL, or of `#define`s in OpenCL C.
+    :param constants: values of `override` constants in WGSL, or of macros in OpenCL C.
     :param updates: names of buffers that the kernel changes: a copy of the argument is changed and returned.
     :param results: the shapes of results, where no reference tells: the name of a parameter that they are like, or a
         function that is called as the kernel is, with shapes in place of arrays. Otherwise they are like the
