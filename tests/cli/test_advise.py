@@ -67,6 +67,7 @@ def advise(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[bytes]:
     return run("-m", "anygpu", "advise", *arguments, cwd=cwd)
 
 
+@pytest.mark.software_devices("functions are judged for a device that stands in for a GPU")
 def test_a_script_runs_as_ever_and_its_functions_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYGPU_ENGINES", "opencl")  # one is quicker to find and to open than all
     script = tmp_path / "script.py"
