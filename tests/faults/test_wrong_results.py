@@ -24,6 +24,8 @@ from anygpu.program.graph import Program
 from anygpu.runtime.runtime import Runtime
 from tests.support.wrong_results import WrongRegistry
 
+pytestmark = pytest.mark.software_devices("calls move by themselves to a device that may be wrong")
+
 
 def chain(x: Any) -> Any:
     """Sixty passes over memory in NumPy, one in a fused kernel."""

@@ -73,6 +73,8 @@ def test_a_device_that_was_slow_on_a_busy_machine_gets_its_calls_back(monkeypatc
     assert "busy" not in machine.function.explain(X).reason
 
 
+@pytest.mark.software_devices("devices that no call names are calibrated")
+@pytest.mark.native_off("calls pay for the calibration of devices, not for native code")
 def test_a_calibration_of_a_busy_machine_is_repeated_by_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: dict[str, Calibration] = {}
     made: list[str] = []

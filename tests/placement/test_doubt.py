@@ -15,6 +15,8 @@ from anygpu.placement.plan.plan import Candidate
 from anygpu.placement.planner import Planner
 from tests.support.slowed import SlowedRegistry
 
+pytestmark = pytest.mark.software_devices("a call that names no device has candidates that compute on the processor")
+
 DEVICE = "opencl:0"
 VECTOR = np.linspace(0.0, 1.0, 10_000, dtype=np.float32)
 MATRIX = VECTOR.reshape(100, 100)

@@ -19,6 +19,8 @@ from anygpu.placement.planner import Planner
 from anygpu.testing import FakeProcessors
 from tests.support.slowed import ProcessorTime, Slowed, SlowedRegistry
 
+pytestmark = pytest.mark.software_devices("calls move by themselves to a device that stands in for a GPU")
+
 
 def chain(x: Any) -> Any:
     """Sixty passes over memory in NumPy, one in a fused kernel."""

@@ -35,6 +35,7 @@ def test_no_seconds_are_lost_when_several_threads_add_some() -> None:
     assert planner.seconds == 20_000
 
 
+@pytest.mark.software_devices("a call that names no device has candidates that compute on the processor")
 def test_workers_are_asked_without_the_planners_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker may be busy with a task that waits for its runtime, which waits for the planner's lock."""
     known = DeviceRegistry()

@@ -19,6 +19,8 @@ from anygpu.testing import FakeProcessors
 from tests.history.memory_storage import MemoryStorage
 from tests.support.slowed import ProcessorTime, Slowed, SlowedRegistry
 
+pytestmark = pytest.mark.software_devices("calls move by themselves to a device that stands in for a GPU")
+
 X = np.random.default_rng(0).normal(size=900_000).astype(np.float32)
 
 

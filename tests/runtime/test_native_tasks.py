@@ -123,7 +123,7 @@ def test_a_task_runs_once_whatever_is_left_of_it() -> None:
     call = ran_by.call((X,), {})
     site = native_site(call)
     assert site is not None
-    site.code, site.runs_as_is = lambda function, arguments, keywords, begin: function(*arguments), False
+    site.run_by(lambda function, arguments, keywords, begin: function(*arguments))
     value, note = contextvars.Context().run(run_on_host, call)
     assert np.array_equal(value, X + 1)
     assert len(calls) == 1

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from tests.semantics.moving import ENGINES, moving
 from tests.semantics.random_modules import trial, write
+
+pytestmark = [
+    pytest.mark.software_devices("calls move between all engines by themselves"),
+    pytest.mark.native_off("calls are planned, and move: native code would run them"),
+]
 
 
 def test_random_functions_do_what_they_do_on_numpy() -> None:

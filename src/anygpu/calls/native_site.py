@@ -87,7 +87,7 @@ class NativeSite(NumpySite):
 
     @life.setter
     def life(self, life: Life) -> None:
-        self._life, self.look_at = life, life.look_at
+        self._life, self.look_at, self.note = life, life.look_at, self.note._replace(reason=life.reason)
 
     def tell(
         self, event: Event, *, code: Runner | None = None, reason: str | None = None, look_at: float = math.inf
@@ -96,6 +96,13 @@ class NativeSite(NumpySite):
         from anygpu.calls.telling import tell  # with the first event
 
         return tell(self, event, code, reason, look_at)
+
+    def run_by(self, code: Runner | None) -> None:
+        """Have `code` run the next calls, or the user's function as it is."""
+        if code is None:
+            self.runs_as_is, self.code = True, None  # in this order: calls of other threads read the first one first
+        else:
+            self.code, self.runs_as_is = code, False
 
     def retry_after(self, factor: float, event: Event = "refused for now", reason: str | None = None) -> None:
         """Run calls on NumPy until they have taken `factor` times as long as so far."""

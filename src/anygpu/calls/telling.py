@@ -25,13 +25,10 @@ def tell(site: NativeSite, event: Event, code: Runner | None, reason: str | None
         if life is before:
             return False
         site.life = life
-        if reason is not None:
-            site.note = site.note._replace(reason=reason)
         if life.state in RUNS_AS_IS:
-            # In this order: a call of another thread reads `runs_as_is` first.
-            site.runs_as_is, site.code = True, None
+            site.run_by(None)
         elif code is not None:
-            site.code, site.runs_as_is = code, False
+            site.run_by(code)
         if life.state in ("tracing", "compiling"):
             _under_way.add(site)
         else:

@@ -239,8 +239,10 @@ class Check:
         elif not site.has_anygpu_arrays and self._is_heard and self._needs_numpys_word(results, given, noted):
             # What the function does where NumPy raises an error is seen in its result too.
             why = loud(self._modes) if site.options.fallback != "raise" else None
-            if site.chooser.baseline is not None or why is not None:
-                why = why or (
+            if why is not None:  # what a function returns where NumPy raises may be no result of its program
+                return Instead(why, on_numpy=True)
+            if site.chooser.baseline is not None:
+                why = (
                     f"the result of {self._device} is not finite; NumPy computes it again, so that its warnings appear."
                 )
                 return Instead(why, on_numpy=True, judge=partial(self._judge, results, given))

@@ -544,10 +544,10 @@ def _pin(
         warning = tell(found, function)
         if warning is not None:
             # A filter has made an error of it, which the next call raises.
-            site.code, site.runs_as_is = partial(_raise_once, site, warning), False
+            site.run_by(partial(_raise_once, site, warning))
 
 
 def _raise_once(site: NativeSite, warning: Warning, *_: Any) -> Any:
     """Raise the warning in place of a call, and run the next ones on NumPy."""
-    site.runs_as_is, site.code = True, None
+    site.run_by(None)
     raise warning
