@@ -278,6 +278,8 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(function._known.sites) <= 1024
 
 
+@pytest.mark.software_devices("calls are planned where there may be a GPU")
+@pytest.mark.native_off("calls are planned, and no native code is tried")
 def test_arguments_that_are_new_with_every_call_do_not_drive_out_what_was_learnt() -> None:
     function = ag.offload(second)
     while not function._known.sites:  # some run before anything is asked
