@@ -145,6 +145,25 @@ def test_what_is_not_reachable_is_counted() -> None:
     assert "exact=True asks for every bit of a product of matrices (2 times), a sum" in reason()
 
 
+def remainder(points: Any) -> Any:
+    return np.floor(points) % np.ceil(points)
+
+
+def test_numpy_computes_what_has_a_nan() -> None:
+    offloaded = natively(ag.offload(exact=True)(remainder), POINTS + 10)
+    assert same_bits(offloaded(POINTS + 10), remainder(POINTS + 10))
+    assert device() == "cpu"
+    with np.errstate(invalid="ignore"):
+        expected = remainder(POINTS)
+        assert np.isnan(expected).any()
+        assert same_bits(offloaded(POINTS), expected)
+        assert device() == "numpy"
+        assert reason().startswith("exact=True asks for every bit of a NaN")
+        result = ag.run(remainder, POINTS, on="cpu", exact=True)
+    assert same_bits(result.value, expected)
+    assert result.receipt.device == "numpy"
+
+
 @pytest.mark.parametrize("given", [{"on": "webgpu"}, {"on": "gpu"}, {"on": ["cpu", "torch"]}, {"engine": "torch"}])
 def test_exact_is_for_the_processor(given: Any) -> None:
     with pytest.raises(ag.InvalidOption, match=r"exact=True gives NumPy's bits, which .* does not"):

@@ -69,6 +69,14 @@ def rows_above(x: Any) -> Any:
     return (np.exp(x.reshape(40, 50)).sum(axis=1) > 7).sum()
 
 
+def distance(x: Any) -> Any:
+    return np.logaddexp(x, x[::-1])
+
+
+def bounded(x: Any) -> Any:
+    return np.arctanh((x + 1j) * 0.5)
+
+
 def warned(call: Callable[[], Any]) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -91,6 +99,8 @@ def warned(call: Callable[[], Any]) -> list[str]:
         (extent, NUMBERS, with_one(-100, NUMBERS)),
         (twice_the_sum, NUMBERS.astype(np.int64), with_one(2**62, NUMBERS.astype(np.int64))),
         (rows_above, X, with_one(800.0)),
+        (distance, X, with_one(np.nan)),
+        (bounded, X.astype(complex), with_one(np.inf, X.astype(complex))),
     ],
     ids=lambda each: each.__name__ if callable(each) else "",
 )

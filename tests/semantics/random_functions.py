@@ -30,7 +30,14 @@ from anygpu.receipts.receipt import Receipt
 from tests.semantics.moving import begin_with_randomness, engine_of
 from tests.semantics.outcomes import Outcome, difference, numbers_at, outcome_of
 from tests.semantics.random_sources import Source, write
-from tests.semantics.rounding import RUNS, TIMES, arguments_with_errors, numpy_with_errors, without_axes_as_numbers
+from tests.semantics.rounding import (
+    RUNS,
+    TIMES,
+    arguments_with_errors,
+    numpy_with_errors,
+    rounded,
+    without_axes_as_numbers,
+)
 from tests.support.native_placement import native_at_once, settle, wrong_functions
 
 #: From a function to what is called in its place.
@@ -205,6 +212,7 @@ def _numbers_with_errors(source: Source, at: int, seed: int) -> dict[str, np.nda
     function = module["function"]
     arguments = arguments_with_errors(_arguments(source, at, module), seed)
     module["np"] = numpy_with_errors()
+    module["TABLE"] = rounded(module["TABLE"])
 
     def one() -> Any:
         with np.errstate(all="ignore"):

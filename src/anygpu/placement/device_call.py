@@ -38,6 +38,7 @@ from anygpu.placement.trust import (
     minded,
     modes_now,
     number_kinds,
+    only_numpy_knows,
     peculiarity,
     sample_of,
     warns,
@@ -236,6 +237,8 @@ class Check:
             wrong = self._compare_now(results, given)
             if wrong is not None:
                 return Instead(wrong)
+        elif self._may_run_numpy and (why := only_numpy_knows(traced, results)) is not None:
+            return Instead(f"{why}; NumPy computes it again.", on_numpy=True)
         elif not site.has_anygpu_arrays and self._is_heard and self._needs_numpys_word(results, given, noted):
             # What the function does where NumPy raises an error is seen in its result too.
             why = loud(self._modes) if site.options.fallback != "raise" else None
@@ -249,6 +252,12 @@ class Check:
             hear_numpy(call)
         value = traced.rebuild(results, self._values)
         return to_anygpu(value) if site.has_anygpu_arrays else site.trust.in_order(traced, self._values, value)
+
+    @property
+    def _may_run_numpy(self) -> bool:
+        """Whether NumPy may give the result instead: not that of a device that was named, other than `cpu`."""
+        site = self._call.site
+        return site.chooser.baseline is not None or (self._device == CPU and site.options.fallback != "raise")
 
     @property
     def _is_heard(self) -> bool:

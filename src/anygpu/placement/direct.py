@@ -18,7 +18,7 @@ from anygpu.engines.codegen.kernel import UNKNOWN
 from anygpu.engines.protocol import DirectRun
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.trust import USUAL_MODES, is_finite, loud, minded, mode_token, modes_now, warns
+from anygpu.placement.trust import USUAL_MODES, is_finite, loud, minded, mode_token, modes_now, only_numpy_knows, warns
 from anygpu.receipts.notes import Repeated, listeners, made, publish
 from anygpu.receipts.notes import last as last_receipt
 from anygpu.receipts.receipt import Receipt
@@ -90,6 +90,8 @@ class DirectCalls:
         try:
             results, noted = self._run(given)
         except Exception:  # noqa: BLE001 - the call that is planned raises it too, or goes elsewhere
+            return NEEDS_PLANNING
+        if noted & self._minded and only_numpy_knows(traced, results) is not None:
             return NEEDS_PLANNING
         if is_watched and noted & self._minded and (noted & self._minded != UNKNOWN or not is_finite(results)):
             # NumPy would warn. Those who compute with infinities on purpose shall not do so twice in each call.

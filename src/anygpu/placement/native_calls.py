@@ -23,7 +23,7 @@ from anygpu.base.units import readable_seconds
 from anygpu.calls.lifecycle import Event
 from anygpu.calls.native_site import NativeSite, Runner
 from anygpu.calls.site import NEEDS_PLANNING
-from anygpu.engines.codegen.kernel import BEYOND, HIDDEN, RESULT, WRAPPED
+from anygpu.engines.codegen.kernel import BEYOND, HIDDEN, RESULT, UNKNOWN, WRAPPED
 from anygpu.engines.cpu.engine import CpuExecutable
 from anygpu.errors import Unsupported
 from anygpu.hardware.gpu_presence import probes_by_itself
@@ -45,6 +45,7 @@ from anygpu.placement.trust import (
     mode_token,
     modes_now,
     number_kinds,
+    only_numpy_knows,
     peculiarity,
     sample_of,
     warns,
@@ -286,6 +287,8 @@ class NativeCalls:
         if noted & BEYOND:
             return "a number that is cast to whole numbers is none of them"
         noted &= self._minds
+        if noted & (RESULT | UNKNOWN) and (why := only_numpy_knows(self._traced, results)) is not None:
+            return why
         if not noted or not is_heard:
             return None
         if noted & WRAPPED:

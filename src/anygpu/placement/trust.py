@@ -390,10 +390,20 @@ def may_warn_at_all(program: Program, quiet: frozenset[tuple[str, int]]) -> bool
 
 
 def minded(traced: Traced) -> int:
-    """Of what native code notes, that of which NumPy may warn."""
+    """Of what native code notes, that of which NumPy may warn, and results that only it may know."""
     program, quiet = traced.program, quiet_lines(traced)
-    found = RESULT | UNKNOWN if may_warn(program, quiet) else 0
+    is_known = not (traced.is_exact or traced.has_complex_products)
+    found = RESULT | UNKNOWN if may_warn(program, quiet if is_known else frozenset()) else 0
     return found | WRAPPED | BEYOND | (HIDDEN if may_hide(program, quiet) else 0)
+
+
+def only_numpy_knows(traced: Traced, results: Sequence[Any]) -> str | None:
+    """Why NumPy has to compute results again that are not finite, as a clause; `None` for most."""
+    if traced.is_exact and any(np.isnan(each).any() for each in results if np.asarray(each).dtype.kind in "fc"):
+        return "exact=True asks for every bit of a NaN, whose sign depends on the order of instructions"
+    if traced.has_complex_products and not is_finite(results):
+        return "which parts of a product of complex matrices are infinite or NaN depends on the order of its steps"
+    return None
 
 
 # -- floating-point modes and warning filters

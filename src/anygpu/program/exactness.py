@@ -161,7 +161,14 @@ def judged(program: Program, rounding: Rounding, *, throughout: bool = False) ->
         decisions = [each for each in decisions if each.cause not in nears]
         decisions += [Decision(position, None) for position in nears if position in matters]
     needs = Order.ANY if matters.isdisjoint(looped) else Order.FORWARDS
-    return Judgement(tuple(decisions), frozenset(looped & matters), needs if matters.isdisjoint(in_order) else Order.C)
+    loops = frozenset(each for each in looped if each in matters or _is_complex_product(program, each))
+    return Judgement(tuple(decisions), loops, needs if matters.isdisjoint(in_order) else Order.C)
+
+
+def _is_complex_product(program: Program, position: int) -> bool:
+    """Whether its steps decide between NaN and infinity where parts are too large, so that it always takes NumPy's."""
+    op = program.nodes[position].op
+    return isinstance(op, Binary) and op.fn == "multiply" and KIND[program.specs[position].dtype] == "complex"
 
 
 def _add_sources(program: Program, found: set[int]) -> None:

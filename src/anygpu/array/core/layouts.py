@@ -218,7 +218,17 @@ class Layouts:
         operands = [self._known[id(each)][1] if isinstance(each, Value) else each for _, each in note.operands]
         if any(each is None for each in operands):
             return None
+        if not self._exact and note.order in _BY_CONTIGUITY and not all(map(is_in_order, operands)):  # type: ignore[arg-type]
+            exact = Layouts(self._tracer, exact=True)
+            operands = [exact.of(each) if isinstance(each, Value) else each for _, each in note.operands]
+            if any(each is None for each in operands):
+                return None
         return result_layout(note, operands, shape, dtype)  # type: ignore[arg-type]
+
+
+#: Rules by which a result of operands that are not in C order depends on more than the order of their axes: gaps, and
+#: axes that run backwards.
+_BY_CONTIGUITY = ("contiguous", "ask", "odd")
 
 
 def result_layout(
@@ -369,7 +379,7 @@ _PLAIN = frozenset((bool, int, float, complex, str, type(None), type(Ellipsis), 
 
 
 def _stand_in(layout: HostArray) -> HostArray:
-    """A small array whose axes lie in memory in the same order, with zero strides where they are."""
+    """A small array whose axes lie in memory in the same order, with gaps and zero strides where they have some."""
     shape = [min(length, _SMALL) for length in layout.shape]
     steps = [step if length > 1 else 1 for step, length in zip(layout.strides, layout.shape, strict=True)]
     whole = [length if step else 1 for length, step in zip(shape, steps, strict=True)]
@@ -377,8 +387,11 @@ def _stand_in(layout: HostArray) -> HostArray:
     size = math.prod(whole)
     # Not a pattern, so that matrices have an inverse; whole numbers may be positions, and truth values a mask.
     numbers = np.sin(np.arange(1.0, size + 1)) if layout.dtype.kind in "fc" else np.full(size, layout.dtype.kind == "b")
-    ordered = numbers.astype(layout.dtype).reshape([whole[axis] for axis in axes]).transpose(np.argsort(axes))
-    turned = ordered[tuple(slice(None, None, -1 if step < 0 else None) for step in steps)]
+    turn = tuple(slice(None, None, -1 if step < 0 else None) for step in steps)
+    dense = numbers.astype(layout.dtype).reshape([whole[axis] for axis in axes])
+    if 0 not in steps and not has_no_gaps(layout[turn]):
+        dense = np.stack([dense, dense], axis=-1)[..., 0]
+    turned = dense.transpose(np.argsort(axes))[turn]
     return np.broadcast_to(turned, shape) if whole != shape else turned
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from anygpu.array.core import recording
 from anygpu.array.core.arguments import to_array, view
 from anygpu.array.core.array import Array, device_of
+from anygpu.array.core.call_notes import as_new
 from anygpu.array.core.device import ArrayDevice, to_numpy_dtype
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import Function, implements
@@ -427,7 +428,7 @@ def imag(x: Any, /) -> Array:
     if array.dtype.kind != "c":
         if array._is_number:
             return Array(composed.imag(array._value))
-        zeros = Array(recording.reshape(composed.imag(array._value), (array.size,)))
+        zeros = as_new(Array(composed.imag(array._value)), "contiguous", np.imag, array)
         return view(zeros, Reshape(array.shape), refusal="NumPy's imaginary part of real numbers is read-only.")
     return attach(
         Array(unary("imag", array._value)),

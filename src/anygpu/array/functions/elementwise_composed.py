@@ -178,15 +178,22 @@ def without_nan(fn: BinaryFunction) -> UfuncBody:
 
 def _logaddexp(x: Value, y: Value) -> Value:
     """log(exp(x) + exp(y)) without overflow; equal operands are taken apart, for infinities have no distance."""
-    distance = unary("abs", binary("subtract", x, y))
+    distance = _distance(x, y)
     sum_ = binary("add", binary("maximum", x, y), apply(_LOG1P, apply(_EXP, unary("negative", distance))))
     # Equal infinities have no distance.
     return where(binary("equal", x, y), binary("add", x, math.log(2)), sum_)
 
 
+def _distance(x: Value, y: Value) -> Value:
+    """The distance of two numbers; that of a NaN is an invalid operation, as NumPy compares it with zero."""
+    distance = unary("abs", binary("subtract", x, y))
+    invalid = where(unary("isnan", distance), math.inf, filled(distance, 0, distance.spec.dtype))
+    return binary("add", distance, binary("subtract", invalid, invalid))
+
+
 def _logaddexp2(x: Value, y: Value) -> Value:
     """log2(2**x + 2**y) without overflow; see `_logaddexp`."""
-    distance = unary("abs", binary("subtract", x, y))
+    distance = _distance(x, y)
     rest = apply(_LOG1P, apply(_EXP2, unary("negative", distance)))
     sum_ = binary("add", binary("maximum", x, y), binary("multiply", rest, 1 / math.log(2)))
     return where(binary("equal", x, y), binary("add", x, 1), sum_)

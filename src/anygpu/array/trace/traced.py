@@ -20,8 +20,10 @@ from anygpu.array.core.traced_scalar import evaluator, in_type
 from anygpu.array.core.views import follow_on_host
 from anygpu.array.trace.captures import Capture
 from anygpu.array.trace.guards import GONE, STEPS, compiled_reader
+from anygpu.program.dtypes import KIND
 from anygpu.program.exactness import Order, Rounding, judged, why_not, with_loops
 from anygpu.program.graph import Program
+from anygpu.program.primitives import Contract
 from anygpu.program.transforms import in_single_precision
 
 Precision = Literal["float32"]
@@ -122,6 +124,7 @@ class Traced:
         "_single",
         "_structure",
         "by_value",
+        "has_complex_products",
         "is_exact",
         "numbers",
         "program",
@@ -136,6 +139,8 @@ class Traced:
     by_value: frozenset[type]
     #: Whether every bit of its results is NumPy's.
     is_exact: bool
+    #: Whether matrices of complex numbers are multiplied, of whose infinities BLAS decides which are NaN.
+    has_complex_products: bool
     #: Where the numbers among the arguments, and what Python computes from them, are in the program's inputs.
     numbers: slice
     #: Lines on which the user has turned NumPy's warnings off.
@@ -158,6 +163,10 @@ class Traced:
         if exact is not None:
             self.program = with_loops(self.program, exact, throughout=True)
         self.is_exact = exact is not None
+        self.has_complex_products = any(
+            isinstance(op, Contract) and KIND[spec.dtype] == "complex"
+            for (op, _), spec in zip(self.program.nodes, self.program.specs, strict=True)
+        )
         self._needs: Order | None = None
         self.by_value = by_value
         self.warns_of_slices = result.tracer.warns_of_slices

@@ -34,6 +34,7 @@ from anygpu.array.core.views import View
 from anygpu.array.trace.captures import Capture, CaptureSearch, TooMuch
 from anygpu.array.trace.copies import Copies, Unfollowed, original
 from anygpu.array.trace.guards import bits, digest, is_in_order, same_value
+from anygpu.array.trace.python_warnings import shown_once
 from anygpu.array.trace.traced import (
     NotTraceable,
     Precision,
@@ -199,7 +200,7 @@ def _record(
     """
     function, arguments, keywords = copies.call()
     stored = {position: each._stored for position, each in arrays.items()}
-    with tracer.recording():
+    with tracer.recording(), shown_once(tracer):
         returned, structure = flatten(function(*arguments, **keywords))
     structure = _of_the_users(structure)
     if tracer.reason is not None:

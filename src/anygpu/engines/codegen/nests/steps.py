@@ -198,6 +198,8 @@ def noted_nodes(program: Program, ranks: Sequence[int] = ()) -> frozenset[int]:
         elif _may_not_fit(program, node):
             found.add(node)
         for number, each in enumerate(inputs):
+            if KIND[program.specs[each].dtype] == "complex" and not _carries_parts(op):
+                continue
             carries = _carries(op, number)
             infinity_is_seen[each] |= infinity_is_seen[node] and carries
             nan_is_seen[each] |= nan_is_seen[node] and (carries or _carries_nan(op))
@@ -232,6 +234,16 @@ def _carries(op: Primitive, operand: int) -> bool:
         case Pad():
             return operand == 0
     return isinstance(op, (*_ALL_ARE_THERE, Contract))
+
+
+#: Functions that give no finite number of a complex one of which a part is NaN or infinite. Others may: the hyperbolic
+#: tangent of an infinity is 1, whatever the imaginary part is.
+_OF_PARTS = frozenset(("add", "subtract", "multiply", "divide", "negative", "conj", "abs", "sqrt", "rint"))
+
+
+def _carries_parts(op: Primitive) -> bool:
+    """Whether a complex operand with a part that is not finite gives such a result, as far as real ones do."""
+    return not isinstance(op, Unary | Binary) or op.fn in _OF_PARTS
 
 
 def _carries_nan(op: Primitive) -> bool:
