@@ -10,7 +10,7 @@ import tempfile
 import time
 from importlib.util import find_spec
 
-from anygpu.placement.loading import PLANNING
+from anygpu.calls.loading import PLANNING
 from benchmarks.report import Figure, options_parser, publish, say
 
 IMPORT_ROUNDS = 15

@@ -11,10 +11,10 @@ from typing import Any, get_args
 import pytest
 
 from anygpu.calls import native_site, telling
+from anygpu.calls.call_table import Known
 from anygpu.calls.lifecycle import RUNS_AS_IS, TRANSITIONS, Event, Life, State
 from anygpu.calls.native_site import NativeSite
-from anygpu.placement.known import Known
-from anygpu.placement.options import options
+from anygpu.calls.options import options
 from anygpu.receipts.notes import HostNote
 from tests.calls.test_lifecycle import WAYS
 

@@ -49,7 +49,7 @@ _WRONG, _HANGS = 3, 4
 
 #: By module, what its threads do, and whether they do it now.
 _THREADS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "placement.loading": ("loading", lambda module: module.native.is_under_way()),
+    "calls.loading": ("loading", lambda module: module.native.is_under_way()),
     "engines.cpu.compiler": ("compiling", lambda module: module._child._lock.locked()),
     "placement.native_calls": ("in the background", lambda module: module.background.busy),
 }

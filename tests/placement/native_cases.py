@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import anygpu as ag
-from anygpu.placement.offload import Offloaded
+from anygpu.calls.offload import Offloaded
 from tests.semantics.outcomes import difference, outcome_of
 from tests.support.native_placement import settle
 

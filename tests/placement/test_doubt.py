@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.placement.background import LOOKING
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
+from anygpu.calls.background import LOOKING
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.placement.plan.plan import Candidate
 from anygpu.placement.planner import Planner
 from tests.support.slowed import SlowedRegistry

@@ -81,7 +81,7 @@ def test_receipts_are_collected() -> None:
 
 
 def test_short_calls_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from anygpu.placement import offload
+    from anygpu.calls import offload
 
     clock = ManualClock()
     monkeypatch.setattr(offload, "_clock", clock)
@@ -410,7 +410,8 @@ _SCRIPT = """
 import sys
 import numpy as np
 import anygpu as ag
-from anygpu.placement import loading, native, native_calls
+from anygpu.calls import loading
+from anygpu.placement import native, native_calls
 native.WORTH_TRYING = 1e9
 native_calls.OVERHEAD = -1e9
 

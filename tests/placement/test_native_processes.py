@@ -22,7 +22,7 @@ HEAD = """
 import os, signal, sys, threading
 import numpy as np
 import anygpu as ag
-from anygpu.placement import loading
+from anygpu.calls import loading
 from anygpu.placement.native_loading import begin_native
 
 @ag.offload

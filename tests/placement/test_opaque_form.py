@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from anygpu.calls.call_table import Known
+from anygpu.calls.offload import Calls
+from anygpu.calls.options import options
 from anygpu.engines.torch.engine import TorchEngine
 from anygpu.errors import OutOfMemory
 from anygpu.placement.history.history import History
-from anygpu.placement.known import Known
-from anygpu.placement.offload import Calls
 from anygpu.placement.opaque_form import OpaqueForm, predicted_peak, without_memory
-from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.workers.device_arrays.registry import DeviceRegistry
 

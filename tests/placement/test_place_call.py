@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.placement import offload
-from anygpu.placement.background import LOOKING
+from anygpu.calls import offload
+from anygpu.calls.background import LOOKING
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.testing import FakeProcessors
 from tests.support.slowed import ProcessorTime, Slowed, SlowedRegistry

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.placement import planner as planning
 from anygpu.placement import recall
 from anygpu.placement.history.history import History
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.testing import FakeProcessors
 from tests.history.memory_storage import MemoryStorage

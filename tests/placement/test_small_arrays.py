@@ -13,9 +13,9 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.core.array import Array
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.receipts.receipt import Receipt
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.placement import class_signatures
+from anygpu.calls import class_signatures
 from anygpu.placement.planner import default
 
 MANY = 10_000

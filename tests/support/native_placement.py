@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from anygpu.calls import lifecycle, looking, native_site
-from anygpu.placement import loading, native, native_calls
+from anygpu.calls import lifecycle, loading, looking, native_site
+from anygpu.placement import native, native_calls
 
 #: Calls as native code until these may skip their keys, and then between two that are compared.
 CALLS_UNTIL_QUICK, CALLS_BETWEEN_SAMPLES = 1, 4

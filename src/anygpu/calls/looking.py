@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from anygpu.calls import loading
 from anygpu.calls.lifecycle import NEVER, Event, Life
 from anygpu.calls.native_site import NativeSite
-from anygpu.placement import loading
 from anygpu.placement.native_loading import begin_native, can_load_now
 
 

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
+from anygpu.calls.hints import mark_of_code
 from anygpu.calls.site import NumpySite
-from anygpu.placement.history.hints import mark_of_code
 from anygpu.receipts.notes import HostNote
 
 if TYPE_CHECKING:
+    from anygpu.calls.call_table import Known
     from anygpu.calls.lifecycle import Event, Life
-    from anygpu.placement.known import Known
 
 #: Seconds of calls before native code is tried, and the same where an earlier process has tried it in vain.
 BEFORE_NATIVE, BEFORE_ANOTHER_TRY = 0.05, 2.0

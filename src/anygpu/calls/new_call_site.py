@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from anygpu.calls import loading
 from anygpu.calls.lifecycle import Life, State, step
 from anygpu.calls.site import NumpySite
-from anygpu.placement import loading
 from anygpu.receipts.notes import HostNote
 
 #: Seconds of calls before one is planned, which takes some 50 µs; and before the import of planning, which takes 0.1 s.

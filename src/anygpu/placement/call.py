@@ -10,13 +10,13 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from anygpu.calls.call_table import Known, name_of
+from anygpu.calls.executing import Executing
+from anygpu.calls.options import Options
+from anygpu.calls.signature import signature
 from anygpu.hardware.selection import matches_name
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.executing import Executing
-from anygpu.placement.known import Known, name_of
-from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, allows_numpy
-from anygpu.placement.signature import signature
 from anygpu.placement.trust import listening
 from anygpu.placement.values import anygpu_arrays_in, majority_device
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from anygpu.base import events
+from anygpu.calls.executing import Executing
+from anygpu.calls.options import Options
 from anygpu.calls.site import NEEDS_PLANNING
 from anygpu.placement.candidates import Candidates
-from anygpu.placement.executing import Executing
-from anygpu.placement.options import Options
 from anygpu.placement.plan.choosing import RECORDING, DeviceChooser
 from anygpu.placement.planner import Planner
 from anygpu.placement.trust import Trust, may_warn

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from anygpu.calls.call_table import note_of_new
+from anygpu.calls.executing import Executing
 from anygpu.calls.native_site import NativeSite
 from anygpu.calls.site import NEEDS_PLANNING
 from anygpu.placement.call import Call
-from anygpu.placement.executing import Executing
-from anygpu.placement.known import note_of_new
 from anygpu.placement.planner import default
 from anygpu.receipts.notes import Note, Repeated, last, of_task
 from anygpu.receipts.receipt import Receipt

@@ -30,16 +30,17 @@ import numpy as np
 from anygpu.array.trace.traced import LIES_OTHERWISE, NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.base.units import readable_seconds
+from anygpu.calls import executing, loading
+from anygpu.calls.background import yielding
+from anygpu.calls.call_table import Known
+from anygpu.calls.hints import NATIVE, hints_path, mark_of
 from anygpu.calls.native_site import NativeSite
+from anygpu.calls.signature import signature
 from anygpu.engines.cpu.engine import CpuExecutable, executable
 from anygpu.engines.cpu.loader import keep_fact, kept_fact
 from anygpu.engines.cpu.numpy_loops import rounding
 from anygpu.errors import AnyGPUError, MissingExtra
-from anygpu.placement import executing, loading
 from anygpu.placement.agreement.analysis import Flag
-from anygpu.placement.background import yielding
-from anygpu.placement.history.hints import NATIVE, hints_path, mark_of
-from anygpu.placement.known import Known
 from anygpu.placement.native_calls import (
     OVERHEAD,
     Called,
@@ -54,7 +55,6 @@ from anygpu.placement.native_calls import (
     stay_because_slow,
 )
 from anygpu.placement.native_loading import mark_native, mark_tried, unmark_tried
-from anygpu.placement.signature import signature
 from anygpu.placement.trust import (
     NumberKind,
     Sample,

@@ -20,6 +20,8 @@ import numpy as np
 from anygpu.array.trace.traced import LIES_OTHERWISE, CallInputs, Traced
 from anygpu.base import events
 from anygpu.base.units import readable_seconds
+from anygpu.calls import executing, loading
+from anygpu.calls.background import Background, yielding
 from anygpu.calls.lifecycle import Event
 from anygpu.calls.native_site import NativeSite, Runner
 from anygpu.calls.site import NEEDS_PLANNING
@@ -27,9 +29,7 @@ from anygpu.engines.codegen.kernel import BEYOND, HIDDEN, RESULT, WRAPPED
 from anygpu.engines.cpu.engine import CpuExecutable
 from anygpu.errors import Unsupported
 from anygpu.hardware.gpu_presence import probes_by_itself
-from anygpu.placement import executing, loading
 from anygpu.placement.agreement.comparison import Difference
-from anygpu.placement.background import Background, yielding
 from anygpu.placement.native_loading import mark_tried
 from anygpu.placement.plan.candidate_history import calls_between_samples
 from anygpu.placement.trust import (

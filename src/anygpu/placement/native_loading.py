@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from anygpu.base.forks import no_fork
 from anygpu.base.this_process import usable_processors
-from anygpu.placement.background import yielding
-from anygpu.placement.history import hints
-from anygpu.placement.loading import NATIVE, native
+from anygpu.calls import hints
+from anygpu.calls.background import yielding
+from anygpu.calls.loading import NATIVE, native
 
 if TYPE_CHECKING:
     from anygpu.calls.native_site import NativeSite

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from anygpu.base import events
 from anygpu.base.interrupts import is_of_a_handler
+from anygpu.calls.call_table import Known
+from anygpu.calls.executing import Executing
+from anygpu.calls.options import Options
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceUnavailable, NotRecordable, Unsupported, text_of
 from anygpu.hardware.device import CPU, DeviceKind, node_of
 from anygpu.placement.call import Call, call_of
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.device_call import DeviceRun, Instead, run_on_device
-from anygpu.placement.executing import Executing
 from anygpu.placement.explore import explore, why_not_elsewhere
-from anygpu.placement.known import Known
-from anygpu.placement.options import Options
 from anygpu.placement.plan.candidate_history import DeviceChoice, WaitingTimes
 from anygpu.placement.planner import Planner, default, no_device
 from anygpu.placement.trust import (

@@ -17,13 +17,13 @@ import msgspec
 
 from anygpu.base.disturbance import DisturbanceWatch, Reading, read_processors
 from anygpu.base.forks import lock
+from anygpu.calls.background import Background
+from anygpu.calls.options import Options
 from anygpu.engines.catalogue import is_automatic
 from anygpu.errors import DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import CPU, Device
 from anygpu.hardware.selection import matches_name, require
-from anygpu.placement.background import Background
 from anygpu.placement.machine import MachineLook, numpy_device
-from anygpu.placement.options import Options
 from anygpu.placement.plan.calibration import Calibration, assumed
 from anygpu.placement.plan.predicting import Corrections, Expected, predict
 from anygpu.program.graph import Program

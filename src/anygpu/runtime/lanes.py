@@ -21,9 +21,9 @@ import numpy as np
 from anygpu.array.core.array import Array
 from anygpu.array.core.structure import flatten
 from anygpu.base import events
+from anygpu.calls.options import NaNs
 from anygpu.errors import NotANumber
 from anygpu.placement.call import Call
-from anygpu.placement.options import NaNs
 from anygpu.placement.plan.candidate_history import DeviceChoice, WaitingTimes
 from anygpu.placement.retry import LockedTask
 from anygpu.placement.trust import Modes

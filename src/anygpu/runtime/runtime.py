@@ -22,16 +22,16 @@ from typing import Any, NamedTuple, Protocol, Self, Unpack
 from anygpu.base.events import Listed, drawn
 from anygpu.base.forks import lock
 from anygpu.base.interrupts import is_of_a_handler, whole
+from anygpu.calls.call_table import Known
+from anygpu.calls.offload import Calls, Offloaded, Result, check_callable, check_function
+from anygpu.calls.options import CallOptions, Options, TaskOptions, check_names, options
+from anygpu.calls.signature import function_key
+from anygpu.calls.undecorated import KnownFunctions, known_of, unwrapped
 from anygpu.errors import InvalidOption, Overloaded, QueueFull
 from anygpu.placement.call import Call
-from anygpu.placement.known import Known
-from anygpu.placement.offload import Calls, Offloaded, Result, check_callable, check_function
-from anygpu.placement.options import CallOptions, Options, TaskOptions, check_names, options
 from anygpu.placement.planner import Planner, default
 from anygpu.placement.retry import LockedTask
-from anygpu.placement.signature import function_key
 from anygpu.placement.trust import Modes
-from anygpu.placement.undecorated import KnownFunctions, known_of, unwrapped
 from anygpu.placement.values import bytes_of
 from anygpu.receipts.notes import listeners, origin_here
 from anygpu.receipts.receipt import Receipt, users_line

@@ -200,7 +200,7 @@ def calls_between_samples(home: float, device: float, copying: float, *, samples
 # in every number, so two rules bound what that can cost:
 #
 # - A device is opened on the word of a history only where its own forecast pays for that; without one, once calls
-# have taken as long as opening would (`anygpu.placement.background`). - The first call there is the judge: if it takes
+# have taken as long as opening would (`anygpu.calls.background`). - The first call there is the judge: if it takes
 # more than twice what was remembered, and more than NumPy does, the next call is back on NumPy, and the history has
 # no further say in this process.
 #

@@ -20,6 +20,8 @@ from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.base.typing import HostArray
 from anygpu.base.units import readable_seconds
+from anygpu.calls.executing import Executing
+from anygpu.calls.options import Options
 from anygpu.engines.catalogue import why_only_when_named
 from anygpu.engines.cpu.numpy_loops import rounding
 from anygpu.errors import AnyGPUError, InvalidOption, text_of
@@ -27,10 +29,8 @@ from anygpu.hardware.device import CPU, Device, DeviceKind
 from anygpu.hardware.gpu_presence import software_devices_are_automatic
 from anygpu.hardware.selection import select
 from anygpu.placement.agreement.comparison import judge
-from anygpu.placement.executing import Executing
 from anygpu.placement.machine import first_choice, lacking
 from anygpu.placement.mismatches import keep, mismatch, tell
-from anygpu.placement.options import Options
 from anygpu.placement.plan.candidate_history import calls_between_samples
 from anygpu.placement.plan.choosing import DOUBT, DeviceChooser
 from anygpu.placement.plan.predicting import predict

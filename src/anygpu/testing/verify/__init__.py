@@ -22,16 +22,16 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from anygpu.base.typing import HostArray
+from anygpu.calls.call_table import Known
+from anygpu.calls.offload import Calls, Result
+from anygpu.calls.options import options
 from anygpu.engines import Isolation
 from anygpu.engines.catalogue import entry_of
 from anygpu.engines.numpy import lowering
 from anygpu.errors import AllocationError, Unsupported
 from anygpu.hardware.device import Device
 from anygpu.placement.agreement.comparison import judge
-from anygpu.placement.known import Known
 from anygpu.placement.machine import machine_of
-from anygpu.placement.offload import Calls, Result
-from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Input

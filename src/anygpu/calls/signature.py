@@ -330,7 +330,7 @@ def way_of(kind: type) -> Describe:
 
 def _look_at(kind: type) -> Describe:
     """Find the way to describe values of a class that was not met before."""
-    from anygpu.placement.class_signatures import of_array, way_for  # most calls have arrays and numbers alone
+    from anygpu.calls.class_signatures import of_array, way_for  # most calls have arrays and numbers alone
 
     token = token_of(kind)
     assert token is not None, "every class can be referred to weakly"

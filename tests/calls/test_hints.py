@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anygpu.placement.history import hints
-from anygpu.placement.history.hints import (
+from anygpu.calls import hints
+from anygpu.calls.hints import (
     NATIVE,
     change_marks,
     forget_marks,

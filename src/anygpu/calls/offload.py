@@ -20,13 +20,13 @@ import numpy as np
 
 from anygpu.base import events
 from anygpu.base.events import drawn
+from anygpu.calls import executing, loading
+from anygpu.calls.call_table import Known, has_own_array, name_of, note_of_new
+from anygpu.calls.hints import NATIVE, NUMPY, code_of, is_marked, marks_on
+from anygpu.calls.options import CallOptions, Options, options
+from anygpu.calls.signature import BUILTIN, OwnArray, describe_keywords, signature, way_of
 from anygpu.calls.site import NEEDS_PLANNING, NumpySite
 from anygpu.errors import InvalidOption
-from anygpu.placement import executing, loading
-from anygpu.placement.history.hints import NATIVE, NUMPY, code_of, is_marked, marks_on
-from anygpu.placement.known import Known, has_own_array, name_of, note_of_new
-from anygpu.placement.options import CallOptions, Options, options
-from anygpu.placement.signature import BUILTIN, OwnArray, describe_keywords, signature, way_of
 from anygpu.receipts.notes import last, listeners, made, publish, publish_failure
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         self._note_of_new = note_of_new(self._task, options)
         functools.update_wrapper(self, function)
         if "IPython.extensions.autoreload" in sys.modules:
-            from anygpu.placement.redefining import follow_reloads  # which only notebooks need
+            from anygpu.calls.redefining import follow_reloads  # which only notebooks need
 
             follow_reloads()
         #: Whether the function becomes a method when it is an attribute of a class.
@@ -307,7 +307,7 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
 
         @__dict__.setter
         def __dict__(self, attributes: dict[str, Any]) -> None:
-            from anygpu.placement.redefining import set_attributes  # which only notebooks need
+            from anygpu.calls.redefining import set_attributes  # which only notebooks need
 
             self._function = set_attributes(vars(_HasAttributes)["__dict__"], self, attributes)
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 
-from anygpu.placement.background import Background
+from anygpu.calls.background import Background
 
 
 def test_jobs_run_one_after_the_other_on_another_thread() -> None:

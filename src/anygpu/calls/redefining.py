@@ -7,7 +7,7 @@ from functools import update_wrapper
 from types import FunctionType
 from typing import Any
 
-from anygpu.placement.offload import Offloaded
+from anygpu.calls.offload import Offloaded
 
 
 def follow_reloads() -> None:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anygpu as ag
-from anygpu.placement.signature import LIFTED, function_key, signature, without
+from anygpu.calls.signature import LIFTED, function_key, signature, without
 from anygpu.placement.values import bytes_of
 
 

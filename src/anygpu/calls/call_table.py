@@ -12,8 +12,8 @@ from collections.abc import Hashable
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from anygpu.placement.options import Options
-from anygpu.placement.signature import LIFTED, OwnArray, without
+from anygpu.calls.options import Options
+from anygpu.calls.signature import LIFTED, OwnArray, without
 from anygpu.receipts.notes import HostNote
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.placement.signature import (
+from anygpu.calls.signature import (
     BUILTIN,
     MOST_PARTS,
     ByType,

@@ -12,11 +12,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from anygpu.placement.history.hints import NATIVE, NUMPY, code_of, marks_on
-from anygpu.placement.known import Known
-from anygpu.placement.offload import Calls, Offloaded, check_callable, check_function
-from anygpu.placement.options import CallOptions, Options, options
-from anygpu.placement.signature import function_key
+from anygpu.calls.call_table import Known
+from anygpu.calls.hints import NATIVE, NUMPY, code_of, marks_on
+from anygpu.calls.offload import Calls, Offloaded, check_callable, check_function
+from anygpu.calls.options import CallOptions, Options, options
+from anygpu.calls.signature import function_key
 
 #: Functions without a decorator that are remembered.
 _MOST_FUNCTIONS = 256

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anygpu.placement.background import SHARE, Pace
+from anygpu.calls.background import SHARE, Pace
 from anygpu.testing import ManualClock
 
 

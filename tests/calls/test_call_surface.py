@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.placement.offload import Offloaded
+from anygpu.calls.offload import Offloaded
 
 X = np.arange(4.0)
 

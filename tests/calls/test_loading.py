@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from anygpu.calls import loading
+from anygpu.calls.call_table import note_of_new
+from anygpu.calls.hints import NATIVE, change_marks
 from anygpu.calls.new_call_site import NewCallSite
-from anygpu.placement import loading
+from anygpu.calls.options import options
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.history.hints import NATIVE, change_marks
-from anygpu.placement.known import note_of_new
-from anygpu.placement.options import options
 
 #: Lines of anygpu, without docstrings, that a process may load to call NumPy. Where images keep no bytecode, each
 #: process compiles them.
@@ -35,7 +35,7 @@ def test_a_process_that_needs_no_planning_loads_few_lines(
 import ast, itertools, os, sys
 import numpy as np
 import anygpu as ag
-from anygpu.placement import loading, offload
+from anygpu.calls import loading, offload
 
 # Each of the two readings that are taken around a call is later by its time.
 offload._clock = itertools.count(0.0, {seconds}).__next__
@@ -72,7 +72,7 @@ def test_it_is_loaded_on_a_thread_when_calls_have_taken_long_enough() -> None:
     script = """
 import numpy as np
 import anygpu as ag
-from anygpu.placement import loading, offload
+from anygpu.calls import loading, offload
 from anygpu.testing.fakes import ManualClock
 
 # On a busy machine calls may take any time.
@@ -107,7 +107,7 @@ def test_a_child_that_is_forked_meanwhile_can_plan_calls() -> None:
 import os, signal
 import numpy as np
 import anygpu as ag
-from anygpu.placement import loading
+from anygpu.calls import loading
 
 loading.begin()
 child = os.fork()
@@ -135,7 +135,7 @@ def test_no_call_imports_it() -> None:
 import sys, threading
 import numpy as np
 import anygpu as ag
-from anygpu.placement import loading
+from anygpu.calls import loading
 
 imported = []
 

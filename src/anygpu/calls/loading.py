@@ -66,7 +66,7 @@ class Loading:
 
 
 def _yielding() -> contextlib.AbstractContextManager[None]:
-    from anygpu.placement.background import yielding  # late: loaded on the thread
+    from anygpu.calls.background import yielding  # late: loaded on the thread
 
     return yielding()
 
