@@ -122,7 +122,7 @@ print(os.waitpid(child, 0)[1])
 
 
 def test_python_may_end_meanwhile() -> None:
-    script = "from anygpu.placement import loading; loading.begin()"
+    script = "from anygpu.calls import loading; loading.begin()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert not done.stderr
 
