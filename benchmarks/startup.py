@@ -15,7 +15,7 @@ from benchmarks.report import Figure, options_parser, publish, say
 
 IMPORT_ROUNDS = 15
 #: What places native code.
-NATIVE = "anygpu.placement.native"
+NATIVE = "anygpu.native.trial"
 #: The same script on plain NumPy and offloaded.
 THREE_CALLS = """
 import numpy as np

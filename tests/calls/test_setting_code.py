@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from tests.placement.native_cases import device, natively
+from tests.native.cases import device, natively
 from tests.support.native_placement import native_at_once
 
 X = np.linspace(0.0, 3.0, 400)

@@ -14,7 +14,7 @@ import anygpu as ag
 from anygpu.base import events
 from anygpu.calls.offload import Offloaded
 from anygpu.calls.options import options
-from anygpu.placement import native_calls
+from anygpu.native import calls as native_calls
 from anygpu.placement.host_tasks import native_site, run_on_host
 from anygpu.receipts.notes import Failure, made
 from anygpu.receipts.receipt import Receipt

@@ -19,8 +19,8 @@ from anygpu.receipts.notes import HostNote
 if TYPE_CHECKING:
     from anygpu.calls.native_site import NativeSite
     from anygpu.calls.site import NumpySite, Site
+    from anygpu.native.calls import NativeCalls
     from anygpu.placement.call_site import CallSite
-    from anygpu.placement.native_calls import NativeCalls
     from anygpu.placement.opaque_form import OpaqueForm
 
 #: Kinds of arguments that are remembered for one function, and such that are new.

@@ -16,7 +16,7 @@ from collections.abc import Callable
 #: The module that plans calls; importing it loads everything that planning needs.
 PLANNING = "anygpu.placement.place_call"
 #: The module that places native code, which needs neither devices nor plans.
-NATIVE = "anygpu.placement.native"
+NATIVE = "anygpu.native.trial"
 
 
 class Loading:

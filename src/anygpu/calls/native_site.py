@@ -60,7 +60,7 @@ class NativeSite(NumpySite):
         code = self.code  # read once: another thread may take it away
         if code is not None:
             return code(function, arguments, keywords, begin)
-        from anygpu.placement.native_calls import Called, on_numpy  # few calls lose that race
+        from anygpu.native.calls import Called, on_numpy  # few calls lose that race
 
         return on_numpy(self, Called(function, arguments, keywords, begin))
 

@@ -156,7 +156,7 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
             self._known.numpy_marks = marks_on(NUMPY)
             if is_marked(function, NATIVE):
                 self._known.native_marks = marks_on(NATIVE)
-                from anygpu.placement.native_loading import begin_native
+                from anygpu.native.loading import begin_native
 
                 begin_native(compiles=False)
 
@@ -266,7 +266,7 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
 
     def _prepared(self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Compile native code for such a call now, and run the call; its value."""
-        from anygpu.placement.native import prepare  # the caller has asked to wait
+        from anygpu.native.trial import prepare  # the caller has asked to wait
 
         site = self._known.native.get(key) or self._native_site(key)
         return prepare(site, self._function, arguments, keywords)

@@ -2,6 +2,6 @@
 
 The way of a planned call, after `anygpu.calls`: `place_call`, `call` and `call_site` (what is known of such calls),
 `candidates` and `machine` (where they could run), `strategies` (how), `device_call` and `trust` (whether a device's
-result may stand for NumPy's). `explore` tries devices beside the calls. `native*` is the way to native code on the
-processor. `history` and `recall` keep what was learnt for later processes.
+result may stand for NumPy's). `explore` tries devices beside the calls. `history` and `recall` keep what was learnt for
+later processes.
 """

@@ -29,8 +29,8 @@ from anygpu.engines.codegen.kernel import BEYOND, HIDDEN, RESULT, WRAPPED
 from anygpu.engines.cpu.engine import CpuExecutable
 from anygpu.errors import Unsupported
 from anygpu.hardware.gpu_presence import probes_by_itself
+from anygpu.native.loading import mark_tried
 from anygpu.placement.agreement.comparison import Difference
-from anygpu.placement.native_loading import mark_tried
 from anygpu.placement.plan.candidate_history import calls_between_samples
 from anygpu.placement.trust import (
     USUAL_MODES,

@@ -1,4 +1,4 @@
-"""`python -m tests.placement.random_hostile_functions --count 3000 --seed 1`: random functions that write and keep.
+"""`python -m tests.native.random_hostile_functions --count 3000 --seed 1`: random functions that write and keep.
 
 They write in place, to views and through `out=`, put arrays and views of them into lists and dicts, branch on values,
 raise, call each other and themselves, with defaults and keywords, and use names that mean something else from call to
@@ -14,7 +14,7 @@ import random
 import sys
 from collections import Counter
 
-from tests.placement.hostile_functions import natively, what_came
+from tests.native.hostile_functions import natively, what_came
 
 #: {a} and {b} are arrays, {n} is a new name, {k} a small number.
 _NEW = """

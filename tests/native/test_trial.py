@@ -18,7 +18,9 @@ import anygpu as ag
 from anygpu.calls import looking, native_site
 from anygpu.engines.cpu.engine import CpuExecutable
 from anygpu.errors import DeviceFallback, InvalidOption, MissingExtra, ResultMismatch
-from anygpu.placement import native, native_calls, native_speed
+from anygpu.native import calls as native_calls
+from anygpu.native import speed as native_speed
+from anygpu.native import trial
 from anygpu.placement.plan.choosing import DeviceChooser
 from anygpu.testing.fakes import ManualClock
 from tests.support.native_placement import native_at_once, settle, tried_at_once
@@ -105,8 +107,8 @@ def test_short_calls_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_native_code_that_is_not_faster_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "WORTH_TRYING", 0.9)
-    monkeypatch.setattr(native, "_timed", lambda code, inputs, numpy: (numpy, *code.checked(inputs)))
+    monkeypatch.setattr(trial, "WORTH_TRYING", 0.9)
+    monkeypatch.setattr(trial, "_timed", lambda code, inputs, numpy: (numpy, *code.checked(inputs)))
     monkeypatch.setattr(native_calls, "_MUCH_SLOWER", math.inf)  # a call on a busy machine may take as long
     function = ag.offload(wave)
     for _ in range(4):
@@ -121,8 +123,8 @@ def test_native_code_that_is_not_faster_is_not_used(monkeypatch: pytest.MonkeyPa
 def test_a_run_that_waits_for_pythons_lock_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of 0.2 ms beside calls on NumPy of 1 ms, of which all but the last wait: the work counts."""
     clock, work = ManualClock(), ManualClock()
-    monkeypatch.setattr(native, "_clock", clock)
-    monkeypatch.setattr(native, "_work", work)
+    monkeypatch.setattr(trial, "_clock", clock)
+    monkeypatch.setattr(trial, "_work", work)
     waits = [7e-3, 5e-3, 5e-3, 0.0]
 
     class Native:
@@ -131,7 +133,7 @@ def test_a_run_that_waits_for_pythons_lock_says_nothing(monkeypatch: pytest.Monk
             work.advance(2e-4)
             return [], 0
 
-    seconds, _results, _noted = native._timed(Native(), (), 1e-3)  # type: ignore[arg-type]
+    seconds, _results, _noted = trial._timed(Native(), (), 1e-3)  # type: ignore[arg-type]
     assert seconds == pytest.approx(2e-4)
     assert not waits
 
@@ -212,8 +214,8 @@ def test_edges_are_searched_whichever_way_they_go(turned: bool) -> None:
 
 def test_native_code_that_is_much_slower_runs_once_in_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
-    monkeypatch.setattr(native, "_clock", clock)
-    monkeypatch.setattr(native, "_work", clock)
+    monkeypatch.setattr(trial, "_clock", clock)
+    monkeypatch.setattr(trial, "_work", clock)
     runs = []
 
     class Native:
@@ -221,14 +223,14 @@ def test_native_code_that_is_much_slower_runs_once_in_a_trial(monkeypatch: pytes
             runs.append(clock.advance(0.1))
             return [], 0
 
-    assert native._timed(Native(), (), 1e-2)[0] == pytest.approx(0.1)  # type: ignore[arg-type]
+    assert trial._timed(Native(), (), 1e-2)[0] == pytest.approx(0.1)  # type: ignore[arg-type]
     assert len(runs) == 1
 
 
 def test_native_code_that_turns_out_slower_in_real_calls_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_calls, "OVERHEAD", math.inf)
     monkeypatch.setattr(native_calls, "_MUCH_SLOWER", 0.0)  # or it would be tried again, sooner beside others
-    monkeypatch.setattr(native, "OVERHEAD", 0.0)
+    monkeypatch.setattr(trial, "OVERHEAD", 0.0)
     function = ag.offload(wave)
     devices = [ran_on(function, X)[1] for _ in range(12)]
     assert devices[2:5] == ["cpu"] * 3
@@ -251,7 +253,7 @@ def _wrong(code: CpuExecutable, inputs: Any, numpy: float) -> tuple[float, list[
 
 
 def test_a_wrong_result_is_found_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_timed", _wrong)
+    monkeypatch.setattr(trial, "_timed", _wrong)
     function = ag.offload(wave)
     ran_on(function, X)
     with pytest.warns(ResultMismatch, match="cpu disagrees with NumPy on wave"):
@@ -269,7 +271,7 @@ def test_a_wrong_result_is_found_before_it_is_used(monkeypatch: pytest.MonkeyPat
 def test_a_wrong_result_that_a_filter_makes_an_error_of_is_raised_by_the_next_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(native, "_timed", _wrong)
+    monkeypatch.setattr(trial, "_timed", _wrong)
     function = ag.offload(wave)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -369,7 +371,7 @@ def test_without_llvm_calls_stay_and_say_what_to_install(monkeypatch: pytest.Mon
     def missing(*_: Any, **__: Any) -> Any:
         raise MissingExtra("llvmlite", "cpu")
 
-    monkeypatch.setattr(native, "executable", missing)
+    monkeypatch.setattr(trial, "executable", missing)
     monkeypatch.setattr(native_speed, "_said", False)
     function = ag.offload(wave)
     ran_on(function, X)
@@ -411,8 +413,9 @@ import sys
 import numpy as np
 import anygpu as ag
 from anygpu.calls import loading
-from anygpu.placement import native, native_calls
-native.WORTH_TRYING = 1e9
+from anygpu.native import calls as native_calls
+from anygpu.native import trial
+trial.WORTH_TRYING = 1e9
 native_calls.OVERHEAD = -1e9
 
 @ag.offload

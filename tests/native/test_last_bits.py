@@ -18,9 +18,9 @@ from anygpu.array.trace.tracing import trace
 from anygpu.engines.cpu.engine import executable
 from anygpu.engines.cpu.numpy_loops import rounding
 from anygpu.errors import DeviceFallback, DeviceUnavailable
-from tests.placement.expressions import EXPRESSIONS
-from tests.placement.native_cases import device, natively
-from tests.placement.random_functions import RandomFunction, same_bits
+from tests.native.cases import device, natively
+from tests.native.expressions import EXPRESSIONS
+from tests.native.random_functions import RandomFunction, same_bits
 from tests.support.native_placement import native_at_once, settle, wrong_functions
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (90, 70, 3)).astype(np.uint8)
@@ -206,7 +206,7 @@ def check_bits(function: Any, given: tuple[Any, ...]) -> None:
 
 _SCRIPT = """
 import numpy as np, anygpu as ag
-from tests.placement.test_last_bits import IMAGE, gamma, grey
+from tests.native.test_last_bits import IMAGE, gamma, grey
 
 for function in (grey, gamma):
     offloaded = ag.offload(warm=True)(function)

@@ -40,8 +40,7 @@ from anygpu.engines.cpu.engine import CpuExecutable, executable
 from anygpu.engines.cpu.loader import keep_fact, kept_fact
 from anygpu.engines.cpu.numpy_loops import rounding
 from anygpu.errors import AnyGPUError, MissingExtra
-from anygpu.placement.agreement.analysis import Flag
-from anygpu.placement.native_calls import (
+from anygpu.native.calls import (
     OVERHEAD,
     Called,
     NativeCalls,
@@ -54,7 +53,8 @@ from anygpu.placement.native_calls import (
     stay,
     stay_because_slow,
 )
-from anygpu.placement.native_loading import mark_native, mark_tried, unmark_tried
+from anygpu.native.loading import mark_native, mark_tried, unmark_tried
+from anygpu.placement.agreement.analysis import Flag
 from anygpu.placement.trust import (
     NumberKind,
     Sample,
@@ -268,7 +268,7 @@ def reported(site: NativeSite) -> Iterator[None]:
 
 def _say_what_is_missing(site: NativeSite, function: Callable[..., Any], traced: Traced, error: MissingExtra) -> None:
     """Nothing compiles here: the receipt has the command that installs it, and a first warning the gain to expect."""
-    from anygpu.placement.native_speed import warn_once  # which no usual installation needs
+    from anygpu.native.speed import warn_once  # which no usual installation needs
 
     site.tell("refused", reason=f"numpy runs it, because {error}")
     warn_once(site.note.task, function, traced.program, error)

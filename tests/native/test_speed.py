@@ -10,8 +10,8 @@ from anygpu.engines.cpu.engine import CpuEngine
 from anygpu.engines.numpy.lowering import NumpyEngine
 from anygpu.errors import MissingExtra
 from anygpu.hardware.device import Device
-from anygpu.placement import native_speed
-from anygpu.placement.native_speed import measured_speed, with_native_speed
+from anygpu.native import speed as native_speed
+from anygpu.native.speed import measured_speed, with_native_speed
 from anygpu.placement.plan.calibration import assumed, assumed_speed
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from tests.placement.native_cases import device, natively
+from tests.native.cases import device, natively
 from tests.support.interrupting import AtMoment, places_of
 from tests.support.native_placement import native_at_once, settle
 
@@ -23,7 +23,7 @@ import os, signal, sys, threading
 import numpy as np
 import anygpu as ag
 from anygpu.calls import loading
-from anygpu.placement.native_loading import begin_native
+from anygpu.native.loading import begin_native
 
 @ag.offload
 def smooth(x):
@@ -62,8 +62,9 @@ print(loading.native.thread.is_alive(), os.waitpid(child, 0)[1])
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_goes_on_with_native_code_and_makes_more(tmp_path: Path) -> None:
     script = """
-from anygpu.placement import native, native_calls
-native.WORTH_TRYING, native.OVERHEAD, native_calls.OVERHEAD = 1e9, 0, -1e9
+from anygpu.native import calls as native_calls
+from anygpu.native import trial
+trial.WORTH_TRYING, trial.OVERHEAD, native_calls.OVERHEAD = 1e9, 0, -1e9
 smooth.prepare(x)
 
 @ag.offload
@@ -106,8 +107,9 @@ print(ag.last_receipt().device)
 
 def test_the_next_process_begins_with_what_was_compared(tmp_path: Path) -> None:
     script = """
-from anygpu.placement import native, native_calls
-native.WORTH_TRYING, native.OVERHEAD, native_calls.OVERHEAD = 1e9, 0, -1e9
+from anygpu.native import calls as native_calls
+from anygpu.native import trial
+trial.WORTH_TRYING, trial.OVERHEAD, native_calls.OVERHEAD = 1e9, 0, -1e9
 loading.native.is_ready = True
 with ag.collect_receipts() as receipts:
     for value in (smooth(x), smooth.prepare(x), smooth(x), smooth(np.zeros(20_000)), smooth(x[::-1].copy()[::-1])):
@@ -121,8 +123,9 @@ print(*(each.device for each in receipts))
 
 def test_the_next_process_traces_no_first_call_with_other_shapes(tmp_path: Path) -> None:
     prepare = """
-from anygpu.placement import native, native_calls
-native.WORTH_TRYING, native.OVERHEAD, native_calls.OVERHEAD = 1e9, 0, -1e9
+from anygpu.native import calls as native_calls
+from anygpu.native import trial
+trial.WORTH_TRYING, trial.OVERHEAD, native_calls.OVERHEAD = 1e9, 0, -1e9
 smooth.prepare(x)
 """
     script = """
@@ -138,7 +141,7 @@ print(other.known_faster, other.life.tries, another.life.tries)
 
 def test_a_process_that_ends_early_is_the_last_to_try_so_early(tmp_path: Path) -> None:
     began = """
-from anygpu.placement import native_loading
+from anygpu.native import loading as native_loading
 native_loading._has_bytecode = lambda: True
 native_loading._has_spare_processor = lambda site: True  # whatever the machine does
 smooth(x)
@@ -159,7 +162,7 @@ print(same.life.look_at == BEFORE_ANOTHER_TRY, other.life.look_at == BEFORE_NATI
 
 def test_without_bytecode_calls_have_to_take_a_second(tmp_path: Path) -> None:
     script = """
-from anygpu.placement import native_loading
+from anygpu.native import loading as native_loading
 smooth(x)
 (site,) = smooth._known.native.values()
 print(native_loading._has_bytecode())

@@ -15,7 +15,7 @@ import pytest
 
 import anygpu as ag
 from anygpu.base import events
-from tests.placement.native_cases import compare, device, natively
+from tests.native.cases import compare, device, natively
 from tests.support.native_placement import native_at_once, settle, wrong_functions
 
 X = np.linspace(-2, 2, 12, dtype=np.float32)

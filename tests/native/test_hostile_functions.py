@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.placement import hostile_functions, random_hostile_functions
+from tests.native import hostile_functions, random_hostile_functions
 
 _CASES = hostile_functions.cases()
 #: What is wrong today, with the cause. A comparison with NumPy finds those that have other results.

@@ -4,7 +4,7 @@ Each case is the text of a module with `function(x, y)`; cases are separated by 
 them. `between(n)`, where there is one, runs before the call of that number. `what_came` runs a case in two worlds of
 its own, plain and decorated, and compares everything that can be seen of them after each call.
 
-`python -m tests.placement.hostile_functions` runs all of them.
+`python -m tests.native.hostile_functions` runs all of them.
 """
 
 from __future__ import annotations

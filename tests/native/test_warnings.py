@@ -12,7 +12,7 @@ import pytest
 import anygpu as ag
 from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
-from tests.placement.native_cases import device, natively
+from tests.native.cases import device, natively
 from tests.support.native_placement import native_at_once, settle, wrong_functions
 
 X = np.linspace(1, 2, 2000)
