@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.agreement.mismatches import kept
 from anygpu.calls.background import LOOKING
 from anygpu.calls.offload import Offloaded
 from anygpu.calls.options import options
@@ -17,7 +18,6 @@ from anygpu.errors import ResultMismatch
 from anygpu.placement import explore
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.device_call import is_ordinary, sample_now
-from anygpu.placement.mismatches import kept
 from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program

@@ -17,22 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu.array.trace.traced import LIES_OTHERWISE, CallInputs, Traced
-from anygpu.base import events
-from anygpu.base.units import readable_seconds
-from anygpu.calls import executing, loading
-from anygpu.calls.background import Background, yielding
-from anygpu.calls.lifecycle import Event
-from anygpu.calls.native_site import NativeSite, Runner
-from anygpu.calls.site import NEEDS_PLANNING
-from anygpu.engines.codegen.kernel import BEYOND, HIDDEN, RESULT, WRAPPED
-from anygpu.engines.cpu.engine import CpuExecutable
-from anygpu.errors import Unsupported
-from anygpu.hardware.gpu_presence import probes_by_itself
-from anygpu.native.loading import mark_tried
-from anygpu.placement.agreement.comparison import Difference
-from anygpu.placement.plan.candidate_history import calls_between_samples
-from anygpu.placement.trust import (
+from anygpu.agreement.comparison import Difference
+from anygpu.agreement.trust import (
     USUAL_MODES,
     Sample,
     Trust,
@@ -49,6 +35,20 @@ from anygpu.placement.trust import (
     sample_of,
     warns,
 )
+from anygpu.array.trace.traced import LIES_OTHERWISE, CallInputs, Traced
+from anygpu.base import events
+from anygpu.base.units import readable_seconds
+from anygpu.calls import executing, loading
+from anygpu.calls.background import Background, yielding
+from anygpu.calls.lifecycle import Event
+from anygpu.calls.native_site import NativeSite, Runner
+from anygpu.calls.site import NEEDS_PLANNING
+from anygpu.engines.codegen.kernel import BEYOND, HIDDEN, RESULT, WRAPPED
+from anygpu.engines.cpu.engine import CpuExecutable
+from anygpu.errors import Unsupported
+from anygpu.hardware.gpu_presence import probes_by_itself
+from anygpu.native.loading import mark_tried
+from anygpu.placement.plan.candidate_history import calls_between_samples
 from anygpu.receipts.notes import HostNote, NativeNote, Note, listeners, made, publish, publish_failure
 from anygpu.receipts.notes import last as last_receipt
 
@@ -532,7 +532,7 @@ def _pin(
     site: NativeSite, function: Callable[..., Any], sample: Sample, difference: Difference, *, before_use: bool
 ) -> None:
     """Keep such calls on NumPy, because native code was wrong, and warn the user."""
-    from anygpu.placement.mismatches import keep, mismatch, tell  # which only a wrong result needs
+    from anygpu.agreement.mismatches import keep, mismatch, tell  # which only a wrong result needs
 
     program = sample.traced.program
     found = mismatch(site.note.task, "cpu", None, program, sample.inputs, difference, before_use=before_use)

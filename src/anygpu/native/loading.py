@@ -86,8 +86,8 @@ def _trace_something() -> None:
     from anygpu.array.trace.tracing import trace_small
 
     # What compares results with NumPy's likewise.
-    importlib.import_module("anygpu.placement.agreement.analysis")
-    importlib.import_module("anygpu.placement.agreement.comparison")
+    importlib.import_module("anygpu.agreement.analysis")
+    importlib.import_module("anygpu.agreement.comparison")
     trace_small()
 
 

@@ -27,6 +27,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from anygpu.agreement.analysis import Flag
+from anygpu.agreement.trust import (
+    NumberKind,
+    Sample,
+    Trust,
+    code_of,
+    learn_flags,
+    listening,
+    loud,
+    modes_now,
+    number_kinds,
+    sample_of,
+)
 from anygpu.array.trace.traced import LIES_OTHERWISE, NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.base.units import readable_seconds
@@ -54,19 +67,6 @@ from anygpu.native.calls import (
     stay_because_slow,
 )
 from anygpu.native.loading import mark_native, mark_tried, unmark_tried
-from anygpu.placement.agreement.analysis import Flag
-from anygpu.placement.trust import (
-    NumberKind,
-    Sample,
-    Trust,
-    code_of,
-    learn_flags,
-    listening,
-    loud,
-    modes_now,
-    number_kinds,
-    sample_of,
-)
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Reduce, Spec
 

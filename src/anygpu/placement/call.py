@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from anygpu.agreement.trust import listening
 from anygpu.calls.call_table import Known, name_of
 from anygpu.calls.executing import Executing
 from anygpu.calls.options import Options
@@ -17,7 +18,6 @@ from anygpu.calls.signature import signature
 from anygpu.hardware.selection import matches_name
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.planner import Planner, allows_numpy
-from anygpu.placement.trust import listening
 from anygpu.placement.values import anygpu_arrays_in, majority_device
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from anygpu.agreement.trust import Trust, may_warn
 from anygpu.base import events
 from anygpu.calls.executing import Executing
 from anygpu.calls.options import Options
@@ -18,7 +19,6 @@ from anygpu.calls.site import NEEDS_PLANNING
 from anygpu.placement.candidates import Candidates
 from anygpu.placement.plan.choosing import RECORDING, DeviceChooser
 from anygpu.placement.planner import Planner
-from anygpu.placement.trust import Trust, may_warn
 from anygpu.placement.values import call_on_numpy, narrowing
 from anygpu.program.graph import Program
 from anygpu.receipts.notes import HostNote, publish, publish_failure

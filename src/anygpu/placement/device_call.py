@@ -14,20 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from anygpu.array.core.array import Array
-from anygpu.array.core.expression import Value
-from anygpu.array.trace.traced import LIES_OTHERWISE
-from anygpu.engines.codegen.kernel import BEYOND, UNKNOWN, WRAPPED
-from anygpu.errors import Unsupported, name_of, text_of
-from anygpu.hardware.device import CPU, node_of
-from anygpu.placement.call import Call
-from anygpu.placement.call_site import CallSite
-from anygpu.placement.candidates import Prediction
-from anygpu.placement.machine import lacking
-from anygpu.placement.plan.candidate_history import DeviceChoice
-from anygpu.placement.planner import Planner
-from anygpu.placement.strategies import as_arguments, execute
-from anygpu.placement.trust import (
+from anygpu.agreement.trust import (
     Filters,
     Sample,
     code_of,
@@ -42,14 +29,27 @@ from anygpu.placement.trust import (
     sample_of,
     warns,
 )
+from anygpu.array.core.array import Array
+from anygpu.array.core.expression import Value
+from anygpu.array.trace.traced import LIES_OTHERWISE
+from anygpu.engines.codegen.kernel import BEYOND, UNKNOWN, WRAPPED
+from anygpu.errors import Unsupported, name_of, text_of
+from anygpu.hardware.device import CPU, node_of
+from anygpu.placement.call import Call
+from anygpu.placement.call_site import CallSite
+from anygpu.placement.candidates import Prediction
+from anygpu.placement.machine import lacking
+from anygpu.placement.plan.candidate_history import DeviceChoice
+from anygpu.placement.planner import Planner
+from anygpu.placement.strategies import as_arguments, execute
 from anygpu.placement.values import to_anygpu
 from anygpu.program.graph import Program
 from anygpu.workers.worker import Ran, Worker
 
 if TYPE_CHECKING:
+    from anygpu.agreement.comparison import Difference
+    from anygpu.agreement.mismatches import Mismatch
     from anygpu.array.trace.traced import CallInputs
-    from anygpu.placement.agreement.comparison import Difference
-    from anygpu.placement.mismatches import Mismatch
     from anygpu.placement.plan.chunking import Chunks
 
 
@@ -316,7 +316,7 @@ def pin(
     It is kept in the history and as a file for `anygpu verify --report`. `before_use` says that no wrong result was
     returned.
     """
-    from anygpu.placement.mismatches import keep, mismatch, tell  # few processes ever need it
+    from anygpu.agreement.mismatches import keep, mismatch, tell  # few processes ever need it
 
     found = mismatch(
         site.task,

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from anygpu.agreement.trust import USUAL_MODES, is_finite, loud, minded, mode_token, modes_now, warns
 from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.base import events
 from anygpu.calls.site import NEEDS_PLANNING
@@ -18,7 +19,6 @@ from anygpu.engines.codegen.kernel import UNKNOWN
 from anygpu.engines.protocol import DirectRun
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.trust import USUAL_MODES, is_finite, loud, minded, mode_token, modes_now, warns
 from anygpu.receipts.notes import Repeated, listeners, made, publish
 from anygpu.receipts.notes import last as last_receipt
 from anygpu.receipts.receipt import Receipt

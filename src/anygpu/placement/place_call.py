@@ -10,6 +10,9 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from anygpu.agreement.trust import (
+    code_of,
+)
 from anygpu.base import events
 from anygpu.base.interrupts import is_of_a_handler
 from anygpu.calls.call_table import Known
@@ -23,9 +26,6 @@ from anygpu.placement.device_call import DeviceRun, Instead, run_on_device
 from anygpu.placement.explore import explore, why_not_elsewhere
 from anygpu.placement.plan.candidate_history import DeviceChoice, WaitingTimes
 from anygpu.placement.planner import Planner, default, no_device
-from anygpu.placement.trust import (
-    code_of,
-)
 from anygpu.placement.values import anygpu_arrays_in
 from anygpu.receipts.notes import publish, publish_failure
 from anygpu.receipts.receipt import (

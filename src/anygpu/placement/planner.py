@@ -30,9 +30,9 @@ from anygpu.program.graph import Program
 from anygpu.workers.worker import Worker
 
 if TYPE_CHECKING:
+    from anygpu.agreement.mismatches import Mismatch
     from anygpu.placement.candidates import Prediction
     from anygpu.placement.history.history import CallHistory
-    from anygpu.placement.mismatches import Mismatch
     from anygpu.placement.recall import Recall
     from anygpu.workers.device_arrays.registry import DeviceRegistry
 

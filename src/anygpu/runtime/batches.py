@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from anygpu.agreement.trust import Filters, Sample, compared, is_finite
 from anygpu.array.core.structure import flatten, unflatten
 from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.base.disturbance import DisturbanceWatch
@@ -34,7 +35,6 @@ from anygpu.placement.plan.candidate_history import calls_between_samples
 from anygpu.placement.plan.chunking import FILLED, SIZES, BatchPlan, BatchTimes, Missed, Weighed, weigh
 from anygpu.placement.plan.predicting import predict
 from anygpu.placement.planner import Planner
-from anygpu.placement.trust import Filters, Sample, compared, is_finite
 from anygpu.program.graph import Program
 from anygpu.program.transforms import vmap
 from anygpu.receipts.receipt import NetworkUse

@@ -19,6 +19,7 @@ from operator import length_hint
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, Unpack
 
+from anygpu.agreement.trust import Modes
 from anygpu.base.events import Listed, drawn
 from anygpu.base.forks import lock
 from anygpu.base.interrupts import is_of_a_handler, whole
@@ -31,7 +32,6 @@ from anygpu.errors import InvalidOption, Overloaded, QueueFull
 from anygpu.placement.call import Call
 from anygpu.placement.planner import Planner, default
 from anygpu.placement.retry import LockedTask
-from anygpu.placement.trust import Modes
 from anygpu.placement.values import bytes_of
 from anygpu.receipts.notes import listeners, origin_here
 from anygpu.receipts.receipt import Receipt, users_line

@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from anygpu.agreement.comparison import judge
 from anygpu.base.typing import HostArray
 from anygpu.calls.call_table import Known
 from anygpu.calls.offload import Calls, Result
@@ -30,7 +31,6 @@ from anygpu.engines.catalogue import entry_of
 from anygpu.engines.numpy import lowering
 from anygpu.errors import AllocationError, Unsupported
 from anygpu.hardware.device import Device
-from anygpu.placement.agreement.comparison import judge
 from anygpu.placement.machine import machine_of
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Node, Program

@@ -14,10 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.base.interrupts import float_errors_ignored
-from anygpu.base.typing import HostArray
-from anygpu.engines.numpy.lowering import run_node
-from anygpu.placement.agreement.elementwise import (
+from anygpu.agreement.elementwise import (
     BOUNDS,
     DIGITS,
     Bound,
@@ -28,6 +25,9 @@ from anygpu.placement.agreement.elementwise import (
     tolerance_of,
     wide,
 )
+from anygpu.base.interrupts import float_errors_ignored
+from anygpu.base.typing import HostArray
+from anygpu.engines.numpy.lowering import run_node
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import ITEMSIZE, REAL_PART, DType, is_inexact
 from anygpu.program.ops.linear import Attend

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from anygpu.agreement.analysis import Flag, spoken
 from anygpu.engines.cpu.engine import executable
-from anygpu.placement.agreement.analysis import Flag, spoken
 from anygpu.program.dtypes import KIND, is_inexact
 from anygpu.program.functions import FUNCTIONS, UnaryFunction
 from anygpu.program.graph import Line, Node, Program

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from anygpu.agreement.comparison import Difference
 from anygpu.base.cache_folder import cache_folder, decoded, write_file
 from anygpu.base.own_files import blake2b, read_file
 from anygpu.base.printable import encode_json
@@ -20,7 +21,6 @@ from anygpu.base.version import __version__
 from anygpu.engines.catalogue import library_version
 from anygpu.errors import ResultMismatch
 from anygpu.hardware.device import Device, parse_device
-from anygpu.placement.agreement.comparison import Difference
 from anygpu.program.graph import Program
 from anygpu.program.wire import to_bytes
 

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from anygpu.agreement import along_axes as along_axes  # which adds to BOUNDS
+from anygpu.agreement.elementwise import BOUNDS, Bound, filled, or_none
 from anygpu.base.interrupts import float_errors_ignored
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy.lowering import LOWER, run_node
-from anygpu.placement.agreement import along_axes as along_axes  # which adds to BOUNDS
-from anygpu.placement.agreement.elementwise import BOUNDS, Bound, filled, or_none
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import DType
 from anygpu.program.functions import FUNCTIONS

@@ -26,10 +26,10 @@ from anygpu.program.graph import Program
 from anygpu.program.primitives import Cast, Constant
 
 if TYPE_CHECKING:
+    from anygpu.agreement.analysis import Flag
+    from anygpu.agreement.comparison import Judgement
+    from anygpu.agreement.float_errors import FloatErrors
     from anygpu.array.trace.traced import Traced
-    from anygpu.placement.agreement.analysis import Flag
-    from anygpu.placement.agreement.comparison import Judgement
-    from anygpu.placement.agreement.float_errors import FloatErrors
     from anygpu.placement.plan.chunking import Chunks
 
 #: Programs and orders of memory that are remembered for one kind of calls.
@@ -155,7 +155,7 @@ class Trust:
         if len(self._errors) >= _MOST:
             self._errors.clear()
         self._errors[key] = None
-        from anygpu.placement.agreement.float_errors import FloatErrors
+        from anygpu.agreement.float_errors import FloatErrors
 
         # Without it, NumPy computes again what may have such an error.
         with contextlib.suppress(Exception):
@@ -197,7 +197,7 @@ class Trust:
         if key not in self._layouts:
             if len(self._layouts) >= _MOST:
                 self._layouts.clear()
-            from anygpu.placement.agreement.comparison import layout
+            from anygpu.agreement.comparison import layout
 
             leaves = flatten(value)[0]
             orders = tuple(
@@ -278,7 +278,7 @@ def _ordered(leaf: Any, order: tuple[int, ...] | None) -> Any:
     """The array with its axes in that order of memory; `None` leaves it as it is."""
     if order is None:
         return leaf
-    from anygpu.placement.agreement.comparison import layout
+    from anygpu.agreement.comparison import layout
 
     if layout(leaf) == order:
         return leaf
@@ -343,7 +343,7 @@ def code_of(function: Callable[..., Any]) -> Hashable:
 
 def compared(sample: Sample, results: Sequence[Any], usual: Sequence[float] = ()) -> Judgement:
     """Judge a device's results by what NumPy had for the same inputs; `usual` are differences that were right."""
-    from anygpu.placement.agreement.comparison import judge  # for trials, which are made in the background
+    from anygpu.agreement.comparison import judge  # for trials, which are made in the background
 
     program = sample.traced.program
     arrays = [np.asarray(each) for each in results]
@@ -365,7 +365,7 @@ def learn_flags(trust: Trust, sample: Sample) -> None:
     if not may_warn_at_all(program, quiet):
         return
     with contextlib.suppress(Exception):
-        from anygpu.placement.agreement.analysis import flags_of
+        from anygpu.agreement.analysis import flags_of
 
         heard = frozenset(flag for flag in flags_of(program, sample.inputs) if flag.line not in quiet)
         trust.warned(heard, sample.filters)

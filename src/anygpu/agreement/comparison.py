@@ -14,11 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from anygpu.array.core.structure import Structure, flatten
-from anygpu.base.interrupts import float_errors_ignored
-from anygpu.base.typing import HostArray
-from anygpu.engines.numpy import lowering
-from anygpu.placement.agreement.analysis import (
+from anygpu.agreement.analysis import (
     LARGE,
     Flag,
     Pieces,
@@ -29,7 +25,11 @@ from anygpu.placement.agreement.analysis import (
     analyse_rows,
     longest_axis,
 )
-from anygpu.placement.agreement.elementwise import Bound, filled, magnitude_apart, tolerance_of, wide
+from anygpu.agreement.elementwise import Bound, filled, magnitude_apart, tolerance_of, wide
+from anygpu.array.core.structure import Structure, flatten
+from anygpu.base.interrupts import float_errors_ignored
+from anygpu.base.typing import HostArray
+from anygpu.engines.numpy import lowering
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.functions import TRANSCENDENTAL
