@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anygpu as ag
-from anygpu.calls.signature import LIFTED, function_key, signature, without
+from anygpu.calls.signature import INPUT_NUMBER_TYPES, function_key, signature, without
 from anygpu.placement.values import bytes_of
 
 
@@ -166,7 +166,7 @@ def test_the_same_call_has_the_same_key() -> None:
 
 def test_the_values_of_lifted_numbers_do_not_count_until_they_decide() -> None:
     assert len({signature((each, [each, {"a": each}]), {}) for each in (1.0, -0.0, float("nan"))}) == 1
-    deciding = without(LIFTED, {float})
+    deciding = without(INPUT_NUMBER_TYPES, {float})
     assert not {float, np.float64, np.float32} & deciding
     values = [0.0, -0.0, 1.0, float("inf"), float("nan"), 5e-324]
     assert len({signature((each,), {}, deciding) for each in values}) == len(values)

@@ -56,7 +56,7 @@ class Watched:
 
     @property
     def state(self) -> CallSite:
-        (state,) = self.function._known.sites.values()
+        (state,) = self.function._table.sites.values()
         assert isinstance(state, CallSite)
         return state
 

@@ -132,7 +132,7 @@ smooth.prepare(x)
 smooth(x[:100])
 loading.native.thread.join()
 smooth(x[:50])
-(other, another) = smooth._known.native.values()
+(other, another) = smooth._table.native.values()
 print(other.known_faster, other.life.tries, another.life.tries)
 """
     _run(prepare, tmp_path)
@@ -145,14 +145,14 @@ from anygpu.native import loading as native_loading
 native_loading._has_bytecode = lambda: True
 native_loading._has_spare_processor = lambda site: True  # whatever the machine does
 smooth(x)
-(site,) = smooth._known.native.values()
-site._look()
+(site,) = smooth._table.native.values()
+site._maybe_start_trial()
 loading.native.thread.join()
 """
     script = """
 from anygpu.calls.native_site import BEFORE_ANOTHER_TRY, BEFORE_NATIVE
 smooth(x), smooth(x[:10])
-same, other = smooth._known.native.values()
+same, other = smooth._table.native.values()
 print(same.life.look_at == BEFORE_ANOTHER_TRY, other.life.look_at == BEFORE_NATIVE)
 """
     assert _run(script, tmp_path).split() == ["False", "True"]
@@ -164,13 +164,13 @@ def test_without_bytecode_calls_have_to_take_a_second(tmp_path: Path) -> None:
     script = """
 from anygpu.native import loading as native_loading
 smooth(x)
-(site,) = smooth._known.native.values()
+(site,) = smooth._table.native.values()
 print(native_loading._has_bytecode())
 site.seconds = 0.5
-site._look()
+site._maybe_start_trial()
 print(loading.native.thread is None)
 site.seconds = 1.0
-site._look()
+site._maybe_start_trial()
 print(loading.native.thread is None)
 """
     without = {"PYTHONPYCACHEPREFIX": str(tmp_path / "empty"), "PYTHONDONTWRITEBYTECODE": "1"}

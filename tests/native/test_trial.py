@@ -98,7 +98,7 @@ def test_short_calls_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for _ in range(6000):
         short(X)
-    (site,) = short._known.native.values()
+    (site,) = short._table.native.values()
     assert (site.calls, site.life.tries) == (6000, 0), "4 µs are too little"
     seconds = 6e-5
     for _ in range(2000):
@@ -114,7 +114,7 @@ def test_native_code_that_is_not_faster_is_not_used(monkeypatch: pytest.MonkeyPa
     for _ in range(4):
         assert ran_on(function, X)[1] == "numpy"
     assert "native code is not faster: it takes" in reason()
-    (site,) = function._known.native.values()
+    (site,) = function._table.native.values()
     for _ in range(200):
         ran_on(function, X)
     assert site.life.tries == 3, "it is tried again, at growing intervals, and then no more"
@@ -286,7 +286,7 @@ def test_code_that_turns_wrong_is_found_by_a_sample(monkeypatch: pytest.MonkeyPa
     function = ag.offload(wave)
     for _ in range(4):
         ran_on(function, X)
-    (site,) = function._known.native.values()
+    (site,) = function._table.native.values()
     calls = site.code
     assert isinstance(calls, native_calls.NativeCalls)
     right = calls._native

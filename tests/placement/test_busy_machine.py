@@ -49,7 +49,7 @@ class Machine:
 
     @property
     def site(self) -> CallSite:
-        (found,) = self.function._known.sites.values()
+        (found,) = self.function._table.sites.values()
         return found
 
     def call(self, times: int) -> None:

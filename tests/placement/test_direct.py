@@ -31,7 +31,7 @@ def placed(function: Callable[..., Any], planner: Planner, **given: Any) -> Offl
 
 
 def sites(function: Offloaded[..., Any]) -> list[Any]:
-    return list(function._known.sites.values())
+    return list(function._table.sites.values())
 
 
 def is_direct(function: Offloaded[..., Any]) -> bool:

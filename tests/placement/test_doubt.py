@@ -110,7 +110,7 @@ def test_a_trial_in_the_background_teaches_as_well() -> None:
         assert planner.settle(120)
         if planner.corrections.programs(DEVICE):
             break
-    (site,) = call._known.sites.values()
+    (site,) = call._table.sites.values()
     facts = {name: (track.why_failed, track.due, track.rough) for name, track in site.chooser.tracks.items()}
     assert planner.corrections.programs(DEVICE) == 1, (site.chooser.calls, site.chooser.pinned, facts)
 
@@ -126,6 +126,6 @@ def test_predictions_that_were_made_before_are_made_again(hurried: Planner) -> N
     version = hurried.corrections.version
     call(x)
     assert hurried.settle(120)
-    (site,) = call._known.sites.values()
+    (site,) = call._table.sites.values()
     assert site.candidates.corrected >= version, "a trial may have taught more since"
     assert site.candidates.predictions[DEVICE].doubt is not None

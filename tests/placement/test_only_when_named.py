@@ -246,5 +246,5 @@ def test_receipts_say_when_devices_are_probed(monkeypatch: pytest.MonkeyPatch) -
     planner = Planner(known=Unprobed())
     function: Offloaded[..., Any] = Offloaded(chain, options(), lambda: planner)
     assert function.run(X).receipt.device == "numpy"
-    (site,) = function._known.sites.values()
+    (site,) = function._table.sites.values()
     assert why_not_elsewhere(planner, site).endswith("other devices are probed after 6.67 s of calls.")

@@ -162,7 +162,7 @@ def test_numpy_is_never_busy(planner: Planner) -> None:
     x = np.random.default_rng(0).normal(size=900_000).astype(np.float32)
     watched = Watched(planner)
     watched.call_until("opencl:0", x)
-    (state,) = watched.function._known.sites.values()
+    (state,) = watched.function._table.sites.values()
     assert isinstance(state, CallSite)
     waiting = state.candidates.waiting_times({"numpy": 1.0, "opencl:0": 2.0})
     assert waiting == {"opencl:0": 2.0}

@@ -539,7 +539,7 @@ def test_batches_do_not_keep_their_state(planner: Planner) -> None:
     assert kind.plan(calls) is not None
     state = weakref.ref(calls[0].site)
     del calls
-    kind.offloaded._known.sites.clear()
+    kind.offloaded._table.sites.clear()
     gc.collect()
     assert state() is None
     assert batches is not None

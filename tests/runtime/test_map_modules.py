@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import anygpu as ag
-from anygpu.calls.call_table import Known
+from anygpu.calls.call_table import CallTable
 from anygpu.calls.options import options
 from anygpu.errors import OutOfMemory
 from anygpu.placement.call import Call
@@ -212,7 +212,7 @@ def call(runtime: Runtime) -> Call:
     from anygpu.placement.call import call_of
 
     (x,) = items(2)
-    made = call_of(perceptron(), Known(options(engine="torch")), runtime._planner, signature((x,), {}), (x,), {})
+    made = call_of(perceptron(), CallTable(options(engine="torch")), runtime._planner, signature((x,), {}), (x,), {})
     made.site.chooser.consider({"torch:cpu": 1e-3})
     made.site.chooser.measured("torch:cpu", 1e-3)
     return made

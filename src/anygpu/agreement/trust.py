@@ -71,7 +71,7 @@ class Trust:
         #: What NumPy was seen to warn of: devices do not tell what no result shows, a NaN that is masked for example.
         self.flags: frozenset[Flag] = frozenset()
         #: The warning filters at the last call on NumPy, and what NumPy has warned of under them.
-        self.filters: Filters | None = None
+        self.filters_at_last_numpy_call: Filters | None = None
         self._shown: frozenset[Flag] = frozenset()
         #: By the key of a program: what finds its floating-point errors; `None` where nothing does.
         self._errors: dict[str, FloatErrors | None] = {}
@@ -138,13 +138,13 @@ class Trust:
 
     def hear(self) -> None:
         """Note the filters of a call that has just run on NumPy. Under others, what was shown is shown again."""
-        if self.filters is None or not self.filters.unchanged():
-            self.filters, self._shown = Filters.now(), frozenset()
+        if self.filters_at_last_numpy_call is None or not self.filters_at_last_numpy_call.unchanged():
+            self.filters_at_last_numpy_call, self._shown = Filters.now(), frozenset()
 
     def warned(self, flags: frozenset[Flag], filters: Filters) -> None:
         """NumPy has warned of these under such filters."""
         self.flags |= flags
-        if self.filters is not None and self.filters.found is filters.found:
+        if self.filters_at_last_numpy_call is not None and self.filters_at_last_numpy_call.found is filters.found:
             self._shown |= flags
 
     def prepare_errors(self, traced: Traced) -> None:
@@ -181,7 +181,7 @@ class Trust:
         With filters that show a warning once for each line, the user has seen it, as long as the filters stay what they
         were then.
         """
-        is_known = self.filters is not None and self.filters.unchanged()
+        is_known = self.filters_at_last_numpy_call is not None and self.filters_at_last_numpy_call.unchanged()
         seen = self._shown | self.constant_flags if is_known else frozenset()
         for flag in flags:
             action = _action(f"{flag.kind} encountered in {flag.operation}", module, flag.line)
@@ -300,7 +300,7 @@ def sample_of(traced: Traced, inputs: Sequence[Any], value: Any, *, ours: bool) 
     return Sample(traced, [np.array(each) for each in inputs], unflatten(structure, copied), False, Filters.now())
 
 
-def peculiarity(traced: Traced, value: Any, inputs: Sequence[Any]) -> str | None:
+def why_not_replaceable(traced: Traced, value: Any, inputs: Sequence[Any]) -> str | None:
     """Why a device cannot return the like of this: a clause that goes on after the function's name."""
     every, structure = flatten(value)
     if structure != traced.returned:
@@ -399,7 +399,7 @@ def minded(traced: Traced) -> int:
 # -- floating-point modes and warning filters
 
 #: Modes that only NumPy can honour at the line where it happens.
-_LOUD = frozenset(("raise", "call", "print", "log"))
+_RAISING = frozenset(("raise", "call", "print", "log"))
 _WATCHED = ("divide", "over", "invalid")
 #: What every thread begins with.
 USUAL_MODES = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
@@ -471,10 +471,10 @@ def modes_now() -> Mapping[str, str]:
     return found  # type: ignore[no-any-return]
 
 
-def loud(modes: Mapping[str, str]) -> str | None:
+def raising_modes(modes: Mapping[str, str]) -> str | None:
     """Why only NumPy can run under these modes of `np.geterr()`, or `None`."""
     for name, mode in modes.items():
-        if mode in _LOUD or (name == "under" and mode != "ignore"):
+        if mode in _RAISING or (name == "under" and mode != "ignore"):
             return f'np.errstate({name}="{mode}") is set, which only NumPy honours.'
     return None
 

@@ -13,7 +13,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from anygpu.calls.options import Options
-from anygpu.calls.signature import LIFTED, OwnArray, without
+from anygpu.calls.signature import INPUT_NUMBER_TYPES, OwnArray, without
 from anygpu.receipts.notes import HostNote
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _MOST_SITES, _MOST_NEW = 1024, 256
 NEW = "it is new, and its first calls are measured on numpy."
 
 
-class Known:
+class CallTable:
     """The call sites of one function with some options, by the key of the call.
 
     There is no lock: each step is one operation of a dict, and what two threads learn at once is learnt once.
@@ -38,7 +38,7 @@ class Known:
         "code",
         "forms",
         "hosts",
-        "lifted",
+        "input_number_types",
         "native",
         "native_marks",
         "new",
@@ -53,7 +53,7 @@ class Known:
         self.options = options
         self.code = code
         #: Types of numbers whose values are no part of a key.
-        self.lifted = LIFTED
+        self.input_number_types = INPUT_NUMBER_TYPES
         #: By key, the latest last. Those of which only the time of a call is known are apart: arguments that are new
         #: with every call do not drive out what was learnt of others.
         self.sites: OrderedDict[Hashable, CallSite] = OrderedDict()
@@ -74,7 +74,7 @@ class Known:
 
     def on_value_dependence(self, types: frozenset[type]) -> None:
         """Make the values of such numbers a part of keys from now on: what the function computes depends on them."""
-        self.lifted = without(self.lifted, types)
+        self.input_number_types = without(self.input_number_types, types)
 
     def remember(self, key: Hashable, site: CallSite) -> None:
         """Keep the site of calls that are planned; the one that was used least lately goes."""

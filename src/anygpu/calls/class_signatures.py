@@ -42,11 +42,11 @@ def way_for(kind: type, token: int) -> Describe:
     if issubclass(kind, np.dtype):
         return by_dtype
     if issubclass(kind, np.ndarray):
-        return lambda value, parts, lifted: parts.extend((token, shape_of(value), dtype_of(value).num))
+        return lambda value, parts, input_number_types: parts.extend((token, shape_of(value), dtype_of(value).num))
     if issubclass(kind, type | ModuleType):
-        return lambda value, parts, lifted: parts.extend((token, token_of(value)))
+        return lambda value, parts, input_number_types: parts.extend((token, token_of(value)))
     if issubclass(kind, enum.Enum):
-        return lambda value, parts, lifted: _member(token, value, parts, lifted)
+        return lambda value, parts, input_number_types: _member(token, value, parts, input_number_types)
     whole = _whole(token)
     if dataclasses.is_dataclass(kind) and not issubclass(kind, tuple | list | dict):
         return _dataclass(kind, token, whole)
@@ -54,24 +54,24 @@ def way_for(kind: type, token: int) -> Describe:
     if take is None:
         return whole
 
-    def describe_container(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    def describe_container(value: Any, parts: Parts, input_number_types: frozenset[type]) -> None:
         taken = take(value)
         if taken is None:
-            whole(value, parts, lifted)
+            whole(value, parts, input_number_types)
         elif isinstance(taken, dict):
-            items(taken, parts, lifted, token)
+            items(taken, parts, input_number_types, token)
         else:
-            elements(taken, parts, lifted, token)
+            elements(taken, parts, input_number_types, token)
 
     return describe_container
 
 
-def _kind_of_array(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+def _kind_of_array(value: Any, parts: Parts, input_number_types: frozenset[type]) -> None:
     """Describe an array of anygpu's own by its device, shape and dtype."""
     parts += (OwnArray, value.device, value.shape, value.dtype.char)
 
 
-def of_array(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+def of_array(value: Any, parts: Parts, input_number_types: frozenset[type]) -> None:
     """Describe an `Array` itself by its device, shape and dtype, which it gives in one call."""
     device, shape, dtype = value._facts()
     parts += (OwnArray, device, shape, _CHARACTERS[dtype])
@@ -81,7 +81,7 @@ def of_array(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
 _CHARACTERS = {name: np.dtype(name).char for name in (np.dtype(code).name for code in "?bBhHiIlLqQefdFD")}
 
 
-def _member(token: int, value: enum.Enum, parts: Parts, lifted: frozenset[type]) -> None:
+def _member(token: int, value: enum.Enum, parts: Parts, input_number_types: frozenset[type]) -> None:
     """Describe a member of an enumeration by its class and name."""
     name: str | None = value._name_  # that of no flag at all has none
     parts.append(token)
@@ -90,7 +90,7 @@ def _member(token: int, value: enum.Enum, parts: Parts, lifted: frozenset[type])
 
 def _whole(token: int) -> Describe:
     """Make the function that describes an object by its class alone: programs read what they depend on anew."""
-    return lambda value, parts, lifted: parts.append(token)
+    return lambda value, parts, input_number_types: parts.append(token)
 
 
 def _dataclass(kind: type, token: int, whole: Describe) -> Describe:
@@ -101,7 +101,7 @@ def _dataclass(kind: type, token: int, whole: Describe) -> Describe:
     fields = tuple(field.name for field in dataclasses.fields(kind))
     count = len(fields)
 
-    def describe_dataclass(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+    def describe_dataclass(value: Any, parts: Parts, input_number_types: frozenset[type]) -> None:
         attributes = getattr(value, "__dict__", fields)
         begin = len(parts)
         parts += (token, len(attributes))
@@ -116,13 +116,13 @@ def _dataclass(kind: type, token: int, whole: Describe) -> Describe:
                     dtype = each.dtype
                     parts.append(each.shape)
                     parts.append(dtype.num if dtype.isnative else -dtype.num)
-                elif kind in lifted:
+                elif kind in input_number_types:
                     parts.append(kind)
                 else:
-                    (BUILTIN.get(kind) or way_of(kind))(each, parts, lifted)
+                    (BUILTIN.get(kind) or way_of(kind))(each, parts, input_number_types)
         except Exception:  # noqa: BLE001 - an attribute that was never set, or that raises
             del parts[begin:]
-            whole(value, parts, lifted)
+            whole(value, parts, input_number_types)
 
     return describe_dataclass
 

@@ -21,7 +21,7 @@ import numpy as np
 from anygpu.base import events
 from anygpu.base.events import drawn
 from anygpu.calls import executing, loading
-from anygpu.calls.call_table import Known, has_own_array, name_of, note_of_new
+from anygpu.calls.call_table import CallTable, has_own_array, name_of, note_of_new
 from anygpu.calls.hints import NATIVE, NUMPY, code_of, is_marked, marks_on
 from anygpu.calls.options import CallOptions, Options, options
 from anygpu.calls.signature import BUILTIN, OwnArray, describe_keywords, signature, way_of
@@ -60,22 +60,22 @@ class Result(NamedTuple):
 class Calls:
     """Calls of a function, with what is known of such calls.
 
-    `Known` may be shared with other functions of the same code, and outlives them.
+    The table may be shared with other functions of the same code, and outlives them.
     """
 
-    __slots__ = ("_find_planner", "_function", "_known")
+    __slots__ = ("_find_planner", "_function", "_table")
 
     def __init__(
-        self, function: Callable[..., Any], known: Known, planner: Callable[[], Planner] | None = None
+        self, function: Callable[..., Any], table: CallTable, planner: Callable[[], Planner] | None = None
     ) -> None:
         self._function = function
-        self._known = known
+        self._table = table
         #: `None` for the planner of the module's functions.
         self._find_planner = planner
 
     def run(self, /, *arguments: Any, **keywords: Any) -> Result:
         """Call the function, and return the value with its receipt."""
-        return Result(*self._place(signature(arguments, keywords, self._known.lifted), arguments, keywords))
+        return Result(*self._place(signature(arguments, keywords, self._table.input_number_types), arguments, keywords))
 
     def explain(self, /, *arguments: Any, **keywords: Any) -> Plan:
         """Where the next call with such arguments would run, and why. Nothing is computed."""
@@ -83,17 +83,17 @@ class Calls:
         from anygpu.placement.opaque import explain_opaque
 
         call = self.call(arguments, keywords)
-        if self._known.options.engine is not None:
+        if self._table.options.engine is not None:
             return explain_opaque(call)
-        return explain(call, self._known.native.get(call.key))
+        return explain(call, self._table.native.get(call.key))
 
     def call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
         """The call with its call site, to be placed."""
         from anygpu.placement.call import call_of
         from anygpu.placement.planner import default
 
-        key = signature(arguments, keywords, self._known.lifted)
-        return call_of(self._function, self._known, (self._find_planner or default)(), key, arguments, keywords)
+        key = signature(arguments, keywords, self._table.input_number_types)
+        return call_of(self._function, self._table, (self._find_planner or default)(), key, arguments, keywords)
 
     def _place(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
         """Plan the call, and run it; its value and receipt."""
@@ -102,7 +102,7 @@ class Calls:
         begun = None if loading.is_loaded() else _clock()
         from anygpu.placement.place_call import place
 
-        return place(self._function, self._known, self._find_planner, key, arguments, keywords, begun)
+        return place(self._function, self._table, self._find_planner, key, arguments, keywords, begun)
 
 
 class _HasAttributes:
@@ -135,10 +135,10 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         function: Callable[P, R],
         options: Options,
         planner: Callable[[], Planner] | None = None,
-        known: Known | None = None,
+        table: CallTable | None = None,
     ) -> None:
         check_function(function)
-        super().__init__(function, known or Known(options, code_of(function)), planner)
+        super().__init__(function, table or CallTable(options, code_of(function)), planner)
         self._task = name_of(function)
         self._note_of_new = note_of_new(self._task, options)
         functools.update_wrapper(self, function)
@@ -152,10 +152,10 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         self._needs_no_planning = options.needs_no_planning
         # Another planner has other machines to choose from.
         self._may_be_native = options.allows_native and planner is None
-        if self._may_be_native and known is None:
-            self._known.numpy_marks = marks_on(NUMPY)
+        if self._may_be_native and table is None:
+            self._table.numpy_marks = marks_on(NUMPY)
             if is_marked(function, NATIVE):
-                self._known.native_marks = marks_on(NATIVE)
+                self._table.native_marks = marks_on(NATIVE)
                 from anygpu.native.loading import begin_native
 
                 begin_native(compiles=False)
@@ -164,15 +164,15 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
 
     def __call__(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
         """Call the function where its calls belong; its value. Short calls pay for this: `signature` is written out."""
-        known = self._known
+        table = self._table
         function: Callable[..., R] = self._function
-        quick = known.quick
+        quick = table.quick
         if quick is not None and not keywords:
             value: R = quick.quick(function, arguments)
             if value is not NEEDS_PLANNING:
                 return value
         begin = _clock()
-        lifted = known.lifted
+        input_number_types = table.input_number_types
         parts: list[Any] = []
         each: Any
         for each in arguments:
@@ -181,14 +181,14 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
                 dtype = each.dtype
                 parts.append(each.shape)
                 parts.append(dtype.num if dtype.isnative else -dtype.num)
-            elif kind in lifted:
+            elif kind in input_number_types:
                 parts.append(kind)
             else:
-                (_way_of_builtin(kind) or way_of(kind))(each, parts, lifted)
+                (_way_of_builtin(kind) or way_of(kind))(each, parts, input_number_types)
         if keywords:
-            describe_keywords(keywords, parts, lifted)
+            describe_keywords(keywords, parts, input_number_types)
         key = tuple(parts)
-        site = known.hosts.get(key) or self._find_site(key)
+        site = table.hosts.get(key) or self._find_site(key)
         if site is not None:
             if site.runs_as_is:
                 ready = _clock()
@@ -221,18 +221,18 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
 
         It is entered in `hosts`, where the next call finds it.
         """
-        known = self._known
+        table = self._table
         found: Site | None
-        if self._may_be_native and key not in known.planned and not has_own_array(key):
-            found = known.native.get(key)
+        if self._may_be_native and key not in table.planned and not has_own_array(key):
+            found = table.native.get(key)
             if found is None:
                 return self._native_site(key)
         else:
-            planned = known.sites.get(key)
-            found = known.new.get(key) if planned is None else planned.host
+            planned = table.sites.get(key)
+            found = table.new.get(key) if planned is None else planned.host
             if found is None:
                 return self._new_site(key) if self._may_begin_on_host and not has_own_array(key) else None
-        known.hosts[key] = found
+        table.hosts[key] = found
         return found
 
     def _new_site(self, key: tuple[Hashable, ...]) -> NumpySite:
@@ -243,12 +243,12 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
             from anygpu.calls.new_call_site import NewCallSite  # few functions have one
 
             site = NewCallSite(self._note_of_new)
-        self._known.remember_new(key, site)
+        self._table.remember_new(key, site)
         return site
 
     def run(self, /, *arguments: Any, **keywords: Any) -> Result:
         """Call the function, and return the value with its receipt."""
-        if not self._may_be_native or has_own_array(signature(arguments, keywords, self._known.lifted)):
+        if not self._may_be_native or has_own_array(signature(arguments, keywords, self._table.input_number_types)):
             return super().run(*arguments, **keywords)
         return Result(self(*arguments, **keywords), made(last.get()))  # type: ignore[arg-type]
 
@@ -261,24 +261,24 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         if not self._may_be_native:
             why = "its options, or ANYGPU_NATIVE, rule that out"
             raise InvalidOption(f"{self._task} is not compiled unless a device is named: {why}.")
-        value: R = self._prepared(signature(arguments, keywords, self._known.lifted), arguments, keywords)
+        value: R = self._prepared(signature(arguments, keywords, self._table.input_number_types), arguments, keywords)
         return value
 
     def _prepared(self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Compile native code for such a call now, and run the call; its value."""
         from anygpu.native.trial import prepare  # the caller has asked to wait
 
-        site = self._known.native.get(key) or self._native_site(key)
+        site = self._table.native.get(key) or self._native_site(key)
         return prepare(site, self._function, arguments, keywords)
 
     def _native_site(self, key: tuple[Hashable, ...]) -> NativeSite:
         """A new site for calls that run on NumPy or as native code."""
         from anygpu.calls.native_site import NativeSite  # calls that name a device need none
 
-        known = self._known
-        site = NativeSite(known, key, self._note_of_new)
-        known.remember_native(key, site)
-        if known.options.warm:
+        table = self._table
+        site = NativeSite(table, key, self._note_of_new)
+        table.remember_native(key, site)
+        if table.options.warm:
             site.tell("ready", code=lambda _, arguments, keywords, begin: self._prepared(key, arguments, keywords))
         return site
 
@@ -292,7 +292,7 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
 
     @property
     def options(self) -> Options:
-        return self._known.options
+        return self._table.options
 
     def __repr__(self) -> str:
         return f"<offloaded {self._task}>"
@@ -333,7 +333,7 @@ def _of_function(name: str) -> property:
 
     def set_to(self: Offloaded[..., Any], value: Any) -> None:
         setattr(self._function, name, value)
-        self._known = Offloaded(self._function, self.options, self._find_planner)._known
+        self._table = Offloaded(self._function, self.options, self._find_planner)._table
 
     return property(lambda self: getattr(self._function, name), set_to)
 

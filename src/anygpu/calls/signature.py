@@ -59,7 +59,7 @@ _INTEGERS: frozenset[type] = frozenset(
     (int, *(np.dtype(f"{sign}int{bits}").type for sign in ("", "u") for bits in (8, 16, 32, 64)))
 )
 #: With these are those that have one value, so that nothing of it has to be said either.
-LIFTED = _FLOATS | _INTEGERS | {type(None), type(Ellipsis)}
+INPUT_NUMBER_TYPES = _FLOATS | _INTEGERS | {type(None), type(Ellipsis)}
 
 #: Which of these types go together: what decides for Python's numbers decides for NumPy's.
 _FAMILIES = (_FLOATS, _INTEGERS)
@@ -88,24 +88,24 @@ dtype_of: Callable[[Any], Any] = np.ndarray.dtype.__get__
 
 
 def signature(
-    arguments: tuple[Any, ...], keywords: dict[str, Any], lifted: frozenset[type] = LIFTED
+    arguments: tuple[Any, ...], keywords: dict[str, Any], input_number_types: frozenset[type] = INPUT_NUMBER_TYPES
 ) -> tuple[Hashable, ...]:
-    """The key of a call; `lifted` are the types of numbers whose values do not count."""
+    """The key of a call; `input_number_types` are those of numbers whose values do not count."""
     parts: Parts = []
     for each in arguments:
-        describe(each, parts, lifted)
-    describe_keywords(keywords, parts, lifted)
+        describe(each, parts, input_number_types)
+    describe_keywords(keywords, parts, input_number_types)
     return tuple(parts)
 
 
-def describe_keywords(keywords: dict[str, Any], parts: Parts, lifted: frozenset[type]) -> None:
+def describe_keywords(keywords: dict[str, Any], parts: Parts, input_number_types: frozenset[type]) -> None:
     """Add the names of keyword arguments, and what tells their values apart."""
     for name, each in keywords.items():
         parts.append(name)
-        describe(each, parts, lifted)
+        describe(each, parts, input_number_types)
 
 
-def describe(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+def describe(value: Any, parts: Parts, input_number_types: frozenset[type]) -> None:
     """Add the parts that tell a value apart from others to a key.
 
     The first part says how many follow, so that no two values are confused.
@@ -114,15 +114,15 @@ def describe(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
     if kind is _ndarray:
         dtype = value.dtype
         parts += (value.shape, dtype.num if dtype.isnative else -dtype.num)
-    elif kind in lifted:
+    elif kind in input_number_types:
         parts.append(kind)
     else:
-        way_of(kind)(value, parts, lifted)
+        way_of(kind)(value, parts, input_number_types)
 
 
-def without(lifted: frozenset[type], deciding: Iterable[type]) -> frozenset[type]:
-    """The lifted types, less those whose values have turned out to decide."""
-    return lifted.difference(*(family for family in _FAMILIES if family.intersection(deciding)), deciding)
+def without(input_number_types: frozenset[type], deciding: Iterable[type]) -> frozenset[type]:
+    """The types of numbers that are inputs, less those whose values have turned out to decide."""
+    return input_number_types.difference(*(family for family in _FAMILIES if family.intersection(deciding)), deciding)
 
 
 def function_key(function: Callable[..., Any]) -> Hashable:
@@ -173,57 +173,59 @@ def _pair(one: Hashable, other: Hashable) -> Hashable:
 # -- how values of each type are described
 
 
-def _by_kind(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+def _by_kind(value: Any, parts: Parts, input_number_types: frozenset[type]) -> None:
     parts.append(type(value))
 
 
-def _by_value(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+def _by_value(value: Any, parts: Parts, input_number_types: frozenset[type]) -> None:
     parts += (type(value), value)
 
 
-def _integer(value: int, parts: Parts, lifted: frozenset[type]) -> None:
+def _integer(value: int, parts: Parts, input_number_types: frozenset[type]) -> None:
     parts += (int, value if value.bit_length() <= _LONG_INTEGER else ("hash", hash(value)))
 
 
-def _string(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+def _string(value: Any, parts: Parts, input_number_types: frozenset[type]) -> None:
     parts += (type(value), value if len(value) <= _LONG_STRING else (len(value), hash(value)))
 
 
-def _float(value: float, parts: Parts, lifted: frozenset[type]) -> None:
+def _float(value: float, parts: Parts, input_number_types: frozenset[type]) -> None:
     parts += (float, value.hex())
 
 
-def _complex(value: complex, parts: Parts, lifted: frozenset[type]) -> None:
+def _complex(value: complex, parts: Parts, input_number_types: frozenset[type]) -> None:
     parts += (complex, value.real.hex(), value.imag.hex())
 
 
-def _scalar(value: np.generic, parts: Parts, lifted: frozenset[type]) -> None:
+def _scalar(value: np.generic, parts: Parts, input_number_types: frozenset[type]) -> None:
     parts += (type(value), value.dtype.str, value.tobytes())
 
 
-def _long_scalar(value: np.generic, parts: Parts, lifted: frozenset[type]) -> None:
+def _long_scalar(value: np.generic, parts: Parts, input_number_types: frozenset[type]) -> None:
     """Describe a long double by its text, as some of its bytes are padding."""
     parts += (type(value), repr(value))
 
 
-def by_dtype(value: np.dtype[Any], parts: Parts, lifted: frozenset[type]) -> None:
+def by_dtype(value: np.dtype[Any], parts: Parts, input_number_types: frozenset[type]) -> None:
     """Describe a dtype, by its string where that says all."""
     # Others may hold objects of the user's, or have no hash.
     parts += (np.dtype, value.str) if value.kind in "?biufcmMSU" and not value.metadata else (ByType, np.dtype)
 
 
-def _slice(value: slice, parts: Parts, lifted: frozenset[type]) -> None:
+def _slice(value: slice, parts: Parts, input_number_types: frozenset[type]) -> None:
     parts.append(slice)
-    describe(value.start, parts, lifted)
-    describe(value.stop, parts, lifted)
-    describe(value.step, parts, lifted)
+    describe(value.start, parts, input_number_types)
+    describe(value.stop, parts, input_number_types)
+    describe(value.step, parts, input_number_types)
 
 
-def _range(value: range, parts: Parts, lifted: frozenset[type]) -> None:
+def _range(value: range, parts: Parts, input_number_types: frozenset[type]) -> None:
     parts += (range, (value.start, value.stop, value.step))
 
 
-def elements(values: Collection[Any], parts: Parts, lifted: frozenset[type], token: int | None = None) -> None:
+def elements(
+    values: Collection[Any], parts: Parts, input_number_types: frozenset[type], token: int | None = None
+) -> None:
     """The elements of a tuple or list, or of what stands for an object of the class that has the token."""
     count = len(values)
     parts.append(token or type(values))
@@ -238,13 +240,13 @@ def elements(values: Collection[Any], parts: Parts, lifted: frozenset[type], tok
             dtype = each.dtype
             parts.append(each.shape)
             parts.append(dtype.num if dtype.isnative else -dtype.num)
-        elif kind in lifted:
+        elif kind in input_number_types:
             parts.append(kind)
         else:
-            (BUILTIN.get(kind) or way_of(kind))(each, parts, lifted)
+            (BUILTIN.get(kind) or way_of(kind))(each, parts, input_number_types)
 
 
-def items(values: dict[Any, Any], parts: Parts, lifted: frozenset[type], token: int | None = None) -> None:
+def items(values: dict[Any, Any], parts: Parts, input_number_types: frozenset[type], token: int | None = None) -> None:
     """Describe a dictionary by its keys and values; a large one by its type and length."""
     count = len(values)
     parts.append(token or dict)
@@ -263,25 +265,25 @@ def items(values: dict[Any, Any], parts: Parts, lifted: frozenset[type], token: 
                 dtype = each.dtype
                 parts.append(each.shape)
                 parts.append(dtype.num if dtype.isnative else -dtype.num)
-            elif kind in lifted:
+            elif kind in input_number_types:
                 parts.append(kind)
             else:
-                (BUILTIN.get(kind) or way_of(kind))(each, parts, lifted)
+                (BUILTIN.get(kind) or way_of(kind))(each, parts, input_number_types)
     except RuntimeError:  # another thread adds to it
         parts.append(ByType)
 
 
-def _function(value: FunctionType, parts: Parts, lifted: frozenset[type]) -> None:
+def _function(value: FunctionType, parts: Parts, input_number_types: frozenset[type]) -> None:
     parts += (FunctionType, function_key(value))
 
 
-def _method(value: MethodType, parts: Parts, lifted: frozenset[type]) -> None:
+def _method(value: MethodType, parts: Parts, input_number_types: frozenset[type]) -> None:
     parts.append(MethodType)
-    describe(value.__func__, parts, lifted)
-    describe(value.__self__, parts, lifted)
+    describe(value.__func__, parts, input_number_types)
+    describe(value.__self__, parts, input_number_types)
 
 
-def _builtin_function(value: BuiltinFunctionType, parts: Parts, lifted: frozenset[type]) -> None:
+def _builtin_function(value: BuiltinFunctionType, parts: Parts, input_number_types: frozenset[type]) -> None:
     """Describe a function of C by a token; a method of an object by its type alone."""
     if isinstance(value.__self__, ModuleType):
         parts += (BuiltinFunctionType, token_of(value))
@@ -289,7 +291,7 @@ def _builtin_function(value: BuiltinFunctionType, parts: Parts, lifted: frozense
         parts += (ByType, BuiltinFunctionType)
 
 
-def _numpys_function(value: Any, parts: Parts, lifted: frozenset[type]) -> None:
+def _numpys_function(value: Any, parts: Parts, input_number_types: frozenset[type]) -> None:
     name = value.__name__
     parts += (type(value), name) if getattr(np, name, None) is value else (ByType, type(value))
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from anygpu.calls.call_table import Known
+from anygpu.calls.call_table import CallTable
 from anygpu.calls.hints import NATIVE, NUMPY, code_of, marks_on
 from anygpu.calls.offload import Calls, Offloaded, check_callable, check_function
 from anygpu.calls.options import CallOptions, Options, options
@@ -22,36 +22,36 @@ from anygpu.calls.signature import function_key
 _MOST_FUNCTIONS = 256
 
 
-class KnownFunctions:
+class FunctionTables:
     """The call sites of functions without a decorator, by the key of the function and its options.
 
     There is no lock: each step is one operation of a dict, and a process may be forked at any moment.
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Hashable, Known] = OrderedDict()
+        self._tables: OrderedDict[Hashable, CallTable] = OrderedDict()
 
-    def find(self, key: Hashable) -> Known | None:
+    def find(self, key: Hashable) -> CallTable | None:
         """The calls that are known of a function; it is not the next to be forgotten."""
-        found = self._known.get(key)
+        found = self._tables.get(key)
         if found is not None:
             with contextlib.suppress(KeyError):  # forgotten since, by another thread
-                self._known.move_to_end(key)
+                self._tables.move_to_end(key)
         return found
 
-    def remember(self, key: Hashable, known: Known) -> Known:
+    def remember(self, key: Hashable, table: CallTable) -> CallTable:
         """Keep what is known of a function; if another thread has done so since, that is returned."""
-        known = self._known.setdefault(key, known)
-        if len(self._known) > _MOST_FUNCTIONS:
-            self._known.popitem(last=False)
-        return known
+        table = self._tables.setdefault(key, table)
+        if len(self._tables) > _MOST_FUNCTIONS:
+            self._tables.popitem(last=False)
+        return table
 
     def forget(self) -> None:
         """Forget all functions."""
-        self._known.clear()
+        self._tables.clear()
 
 
-_functions = KnownFunctions()
+_functions = FunctionTables()
 
 
 def unwrapped(
@@ -76,22 +76,22 @@ def remembered(function: Callable[..., Any], given: CallOptions) -> Calls:
             return function
         function = function.function
     wanted = options(**given)
-    known = known_of(function, wanted)
+    table = table_of(function, wanted)
     if wanted.allows_native:
-        return Offloaded(function, wanted, known=known)
-    return Calls(function, known)
+        return Offloaded(function, wanted, table=table)
+    return Calls(function, table)
 
 
-def known_of(function: Callable[..., Any], wanted: Options) -> Known:
+def table_of(function: Callable[..., Any], wanted: Options) -> CallTable:
     """The call sites of a function under these options, shared by all that use the default planner."""
     check_callable(function)
     same = function_key(function)
-    known = _functions.find((same, wanted)) if same is not None else None
-    if known is None:
+    table = _functions.find((same, wanted)) if same is not None else None
+    if table is None:
         check_function(function)
-        known = Known(wanted, code_of(function))
+        table = CallTable(wanted, code_of(function))
         if wanted.allows_native:
-            known.numpy_marks, known.native_marks = marks_on(NUMPY), marks_on(NATIVE)
+            table.numpy_marks, table.native_marks = marks_on(NUMPY), marks_on(NATIVE)
         if same is not None:
-            known = _functions.remember((same, wanted), known)
-    return known
+            table = _functions.remember((same, wanted), table)
+    return table

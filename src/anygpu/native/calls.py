@@ -1,6 +1,6 @@
 """Calls that run as native code in place of NumPy, and what is unusual enough about one to run it on NumPy.
 
-The code was compared with NumPy before (see `native`). A call needs it to be the program of this call, with arguments
+The code was compared with NumPy before (see `trial`). A call needs it to be the program of this call, with arguments
 in a layout and with numbers of a kind that were compared; NumPy's own word where it would warn or raise; and every so
 often a comparison. All else goes straight to the code: on a hundred numbers a call takes three microseconds.
 """
@@ -26,14 +26,14 @@ from anygpu.agreement.trust import (
     compared,
     is_finite,
     learn_flags,
-    loud,
     minded,
     mode_token,
     modes_now,
     number_kinds,
-    peculiarity,
+    raising_modes,
     sample_of,
     warns,
+    why_not_replaceable,
 )
 from anygpu.array.trace.traced import LIES_OTHERWISE, CallInputs, Traced
 from anygpu.base import events
@@ -72,7 +72,7 @@ _MOST_REFUSED = 8
 
 _NO_KEYWORDS: dict[str, Any] = {}
 #: In place of a value: the call goes on as native code.
-_GO_ON: Any = object()
+CONTINUE: Any = object()
 
 _clock = time.perf_counter
 _set_last = last_receipt.set
@@ -83,7 +83,7 @@ background = Background()
 pinned: dict[Hashable, str] = {}
 
 
-class Called(NamedTuple):
+class CallArgs(NamedTuple):
     """One call: what was called with what, and when it began."""
 
     function: Callable[..., Any]
@@ -219,8 +219,8 @@ class NativeCalls:
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
     ) -> Any:
         """What the function returns; `NEEDS_PLANNING` for a call that is to be planned. It began at `begin`."""
-        call = Called(function, arguments, keywords, begin)
-        if self._left <= 0 and (value := self._look(call)) is not _GO_ON:
+        call = CallArgs(function, arguments, keywords, begin)
+        if self._left <= 0 and (value := self._end_interval(call)) is not CONTINUE:
             return value
         traced, trust = self._traced, self._trust
         found = traced.arrays(function, arguments, keywords)
@@ -233,7 +233,7 @@ class NativeCalls:
         token = mode_token()
         if token is not self._usual_modes:
             modes = modes_now()
-            if (why := loud(modes)) is not None:
+            if (why := raising_modes(modes)) is not None:
                 return on_numpy(self._site, call, why)
             is_heard = warns(modes) or traced.warns_of_slices
             if modes == USUAL_MODES:
@@ -293,16 +293,16 @@ class NativeCalls:
         if not noted & (RESULT | HIDDEN) and is_finite(results):
             return None
         # From now on calls take the closer look at once.
-        self._site.known.quick = None
+        self._site.table.quick = None
         if not self._trust.may_be_shown(self._traced, given, self._module):
             return None
         return "it met a NaN or an infinity, of which NumPy may warn"
 
-    def _again_on_numpy(self, call: Called, why: str) -> Any:
+    def _again_on_numpy(self, call: CallArgs, why: str) -> Any:
         """Have NumPy compute a call again, so that its warnings appear; after many in a row all of them at once."""
         if self._in_a_row():
             return self._compare(call, f"{why}; NumPy computes it again.")
-        stay(self._site, f"{why}, in most of its calls.", retries=self._site.life.tries < 3)
+        settle_on_numpy(self._site, f"{why}, in most of its calls.", retries=self._site.life.tries < 3)
         return on_numpy(self._site, call)
 
     def _in_a_row(self) -> bool:
@@ -311,21 +311,21 @@ class NativeCalls:
         self._refused = (count + 1 if left == self._left else 1, self._left)
         return self._refused[0] < _MOST_REFUSED
 
-    def _look(self, call: Called) -> Any:
+    def _end_interval(self, call: CallArgs) -> Any:
         """After some calls: see whether they were faster, or compare one with NumPy, or have one planned."""
         site = self._site
         if not self._proved:
             if self._seconds + OVERHEAD > site.least * LEAST_GAIN:
-                stay_because_slow(site, self._seconds)
+                settle_because_slow(site, self._seconds)
                 return on_numpy(site, call)
             self._proved = True
             site.tell("proved")
             self._note = self._noted()
             self._be_quick(call.function)
             self._begin_interval()
-            return _GO_ON
+            return CONTINUE
         if self._seconds + OVERHEAD > site.least:
-            stay_because_slow(site, self._seconds)  # calls that were compared have shown that NumPy takes less
+            settle_because_slow(site, self._seconds)  # calls that were compared have shown that NumPy takes less
             return on_numpy(site, call)
         allowance.earn(self._calls * (site.least - self._seconds))
         self._begin_interval()
@@ -333,7 +333,7 @@ class NativeCalls:
         if self._looks % _LOOKS_FOR_A_SAMPLE and probes_by_itself():
             return self._plan()
         if self._traced.read(call.function, call.arguments, call.keywords) is None:
-            return _GO_ON  # which finds that out again
+            return CONTINUE  # which finds that out again
         self._samples += 1
         return self._compare(call, "some calls run on numpy, to be compared with native code.")
 
@@ -342,7 +342,7 @@ class NativeCalls:
         traced, trust = self._traced, self._trust
         plain = trust.knows_plain_order and trust.plain_orders is None and not trust.constant_flags
         if plain and traced.returns_result and self._inputs is not _nothing and isinstance(function, FunctionType):
-            self._site.known.quick = self
+            self._site.table.quick = self
 
     def _begin_interval(self) -> None:
         """Set the number of calls until a sample is compared with NumPy again."""
@@ -354,30 +354,30 @@ class NativeCalls:
         self._left = self._calls = calls
 
     def _plan(self) -> Any:
-        """Have a call planned: a GPU may be faster than native code. `_GO_ON` if that has to be loaded first."""
-        site, known = self._site, self._site.known
-        planned = known.sites.get(site.key)
+        """Have a call planned: a GPU may be faster than native code. `CONTINUE` if that has to be loaded first."""
+        site, table = self._site, self._site.table
+        planned = table.sites.get(site.key)
         if planned is not None:
             planned.chooser.beat(self._seconds)
             if planned.chooser.current not in (None, "numpy"):
-                known.plan_from_now_on(site.key)
+                table.plan_from_now_on(site.key)
         if loading.is_loaded():
             return NEEDS_PLANNING
         loading.begin()
-        return _GO_ON
+        return CONTINUE
 
-    def _without_these_values(self, call: Called, error: Unsupported) -> Any:
+    def _without_these_values(self, call: CallArgs, error: Unsupported) -> Any:
         """NumPy computes what native code cannot, which found that out late: after some calls it is not asked again."""
         site = self._site
         if self._in_a_row():
             return on_numpy(site, call, f"native code cannot use these values: {error}")
-        stay(site, f"native code cannot use the values of its calls: {error}", retries=site.life.tries < 3)
+        settle_on_numpy(site, f"native code cannot use the values of its calls: {error}", retries=site.life.tries < 3)
         return on_numpy(site, call)
 
-    def _with_another_program(self, call: Called) -> Any:
+    def _with_another_program(self, call: CallArgs) -> Any:
         """Something that the program depends on has changed: the call runs on NumPy, and another is traced later."""
         site = self._site
-        site.known.quick = None
+        site.table.quick = None
         changes = site.life.changes + 1
         if changes > _MOST_CHANGES:
             changed = self._traced.changed(call.function, call.arguments, call.keywords)
@@ -389,7 +389,7 @@ class NativeCalls:
             site.retry_after(1.0 + 0.1 * changes, "changed")
         return on_numpy(site, call, "something that it depends on has changed since it was traced.")
 
-    def _compare(self, call: Called, why: str) -> Any:
+    def _compare(self, call: CallArgs, why: str) -> Any:
         """Run the call on NumPy, and compare native code with it in the background."""
         site, traced, trust = self._site, self._traced, self._trust
         value = on_numpy(site, call, why)
@@ -430,7 +430,7 @@ def _nothing(*_: Any) -> list[Any] | None:
 # -- on NumPy
 
 
-def on_numpy(site: NativeSite, call: Called, why: str | None = None) -> Any:
+def on_numpy(site: NativeSite, call: CallArgs, why: str | None = None) -> Any:
     """Call the user's own function, and leave a note for the receipt; what it returns."""
     note = site.note if why is None else HostNote(site.note.task, why, None)
     ready = _clock()
@@ -446,7 +446,7 @@ def on_numpy(site: NativeSite, call: Called, why: str | None = None) -> Any:
     return value
 
 
-def published(note: Note, call: Called, value: Any) -> None:
+def published(note: Note, call: CallArgs, value: Any) -> None:
     """Leave the note of a call, or publish its receipt if there are listeners."""
     if events.calls or _listening():
         publish(made(note), (call.function, call.arguments, call.keywords, value))
@@ -454,47 +454,47 @@ def published(note: Note, call: Called, value: Any) -> None:
         _set_last(note)
 
 
-def inputs_after(site: NativeSite, call: Called, traced: Traced, trust: Trust, value: Any) -> CallInputs | None:
+def inputs_after(site: NativeSite, call: CallArgs, traced: Traced, trust: Trust, value: Any) -> CallInputs | None:
     """What the program takes for a call that has just run on NumPy; `None` where native code could not do the same.
 
     Then the call site stays on NumPy. Otherwise it is known how NumPy's results lie in memory.
     """
     trust.hear()
     given = traced.inputs(call.function, call.arguments, call.keywords)
-    why = "it modifies state that it depends on" if given is None else peculiarity(traced, value, given)
+    why = "it modifies state that it depends on" if given is None else why_not_replaceable(traced, value, given)
     if given is None or why is not None:
-        stay(site, f"{why}.")
+        settle_on_numpy(site, f"{why}.")
         return None
     trust.see(traced, given, value)
     return given
 
 
-def stay_because_slow(site: NativeSite, seconds: float) -> None:
+def settle_because_slow(site: NativeSite, seconds: float) -> None:
     """Native code was not faster. If it was nearly, it is tried again later: the machine may have been busy."""
     took = f"it takes {readable_seconds(seconds + OVERHEAD)}, and numpy {readable_seconds(site.least)}"
     reason = f"native code is not faster: {took}."
     if site.life.tries < 3 and seconds < _MUCH_SLOWER * site.least:
-        stay(site, reason, "slower for now", retries=True)
+        settle_on_numpy(site, reason, "slower for now", retries=True)
     elif probes_by_itself():
-        stay(site, reason, "plan", instead=partial(_plan_instead, site))
+        settle_on_numpy(site, reason, "plan", instead=partial(_plan_instead, site))
     else:
-        stay(site, reason, "slower")
+        settle_on_numpy(site, reason, "slower")
 
 
 def _plan_instead(site: NativeSite, *call: Any) -> Any:
     """A GPU may still be faster than NumPy: calls are planned from now on, once what plans them is loaded."""
     if loading.is_loaded():
-        site.known.plan_from_now_on(site.key)
+        site.table.plan_from_now_on(site.key)
         return NEEDS_PLANNING
     loading.begin()
-    return on_numpy(site, Called(*call))
+    return on_numpy(site, CallArgs(*call))
 
 
-def stay(
+def settle_on_numpy(
     site: NativeSite, reason: str, event: Event = "refused", *, retries: bool = False, instead: Runner | None = None
 ) -> None:
     """Run calls on NumPy from now on, or for a while if it `retries`; the next process tries native code later."""
-    site.known.quick = None
+    site.table.quick = None
     if retries:
         site.retry_after(4.0, "refused for now" if event == "refused" else event, reason)
     else:
@@ -521,7 +521,7 @@ def agrees(
         _pin(site, function, sample, judgement.difference, before_use=before_use)
         return False
     if judgement.verdict == "undecided" and before_use:
-        stay(site, f"native code cannot be compared with numpy: {judgement.why}.")
+        settle_on_numpy(site, f"native code cannot be compared with numpy: {judgement.why}.")
         return False
     if judgement.usual and before_use:
         trust.usual[program] = judgement.usual
@@ -536,7 +536,7 @@ def _pin(
 
     program = sample.traced.program
     found = mismatch(site.note.task, "cpu", None, program, sample.inputs, difference, before_use=before_use)
-    stay(site, found.reason, "mismatch")
+    settle_on_numpy(site, found.reason, "mismatch")
     code = code_of(function)
     if code not in pinned:
         pinned[code] = found.reason

@@ -112,7 +112,7 @@ def unmark_tried(site: NativeSite) -> None:
 
 def _change(site: NativeSite, name: str, *, is_set: bool) -> None:
     """Put such calls on a list, with their function, or take them off it."""
-    path, code = hints.hints_path(name), site.known.code
+    path, code = hints.hints_path(name), site.table.code
     if path is not None and code is not None:
         calls = hints.mark_of_code(code, site.key)
         hints.change_marks(path, [hints.mark_of_code(code), calls] if is_set else [], [] if is_set else [calls])

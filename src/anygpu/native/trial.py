@@ -35,9 +35,9 @@ from anygpu.agreement.trust import (
     code_of,
     learn_flags,
     listening,
-    loud,
     modes_now,
     number_kinds,
+    raising_modes,
     sample_of,
 )
 from anygpu.array.trace.traced import LIES_OTHERWISE, NotTraceable, Traced
@@ -45,7 +45,7 @@ from anygpu.array.trace.tracing import trace
 from anygpu.base.units import readable_seconds
 from anygpu.calls import executing, loading
 from anygpu.calls.background import yielding
-from anygpu.calls.call_table import Known
+from anygpu.calls.call_table import CallTable
 from anygpu.calls.hints import NATIVE, hints_path, mark_of
 from anygpu.calls.native_site import NativeSite
 from anygpu.calls.signature import signature
@@ -55,7 +55,7 @@ from anygpu.engines.cpu.numpy_loops import rounding
 from anygpu.errors import AnyGPUError, MissingExtra
 from anygpu.native.calls import (
     OVERHEAD,
-    Called,
+    CallArgs,
     NativeCalls,
     agrees,
     allowance,
@@ -63,8 +63,8 @@ from anygpu.native.calls import (
     inputs_after,
     on_numpy,
     pinned,
-    stay,
-    stay_because_slow,
+    settle_because_slow,
+    settle_on_numpy,
 )
 from anygpu.native.loading import mark_native, mark_tried, unmark_tried
 from anygpu.program.graph import Node, Program
@@ -96,7 +96,7 @@ class NativeTrial:
     ) -> Any:
         """Run one call, on NumPy or as native code that is compared with it; its value."""
         site = self._site
-        call = Called(function, arguments, keywords, begin)
+        call = CallArgs(function, arguments, keywords, begin)
         allowance.earn(site.seconds - site.paid)
         site.paid = site.seconds
         if not site.known_faster and not allowance.affords_one():
@@ -106,13 +106,13 @@ class NativeTrial:
             return on_numpy(site, call)
         seconds = None if site.known_faster else _trace_seconds(site.seconds)
         begun = _clock()
-        traced, heard = traced_for(site, call, seconds)
+        traced, constant_flags = traced_for(site, call, seconds)
         allowance.spend(_clock() - begun)
         if traced is None:
             return on_numpy(site, call)
-        recalled = kept_calls(site, function, traced) if site.known_faster and not heard else None
+        recalled = kept_calls(site, function, traced) if site.known_faster and not constant_flags else None
         if recalled is None:
-            return _run_and_try(site, call, traced, heard, background.submit, begun)
+            return _run_and_try(site, call, traced, constant_flags, background.submit, begun)
         site.tell("kept", code=recalled)
         return recalled(*call)
 
@@ -122,25 +122,25 @@ def _trace_seconds(called: float) -> float:
     return max(min(_TRACE_SECONDS + called / 4, _MOST_AT_FIRST), _TRACE_SHARE * called)
 
 
-def traced_for(site: NativeSite, call: Called, seconds: float | None) -> tuple[Traced | None, frozenset[Flag]]:
+def traced_for(site: NativeSite, call: CallArgs, seconds: float | None) -> tuple[Traced | None, frozenset[Flag]]:
     """The program of a call, and what NumPy warns of in what the call computes of constants.
 
     There is no program where it cannot be traced, or tracing takes too long for now.
     """
-    known, why = site.known, pinned.get(code_of(call.function))
+    table, why = site.table, pinned.get(code_of(call.function))
     if why is not None:
         site.tell("refused", reason=why)
         return None, frozenset()
-    modes = loud(modes_now())
+    modes = raising_modes(modes_now())
     if modes is not None:
         # What the function itself does to NumPy's modes would not be seen.
         site.retry_after(1.0, reason=modes)
         return None, frozenset()
     heard: set[str] = set()
     with again_after_errors(site), executing.Executing():
-        by_value = frozenset({float, int} - known.lifted)
+        by_value = frozenset({float, int} - table.input_number_types)
         # The call then runs on NumPy, which gives the warnings of its constants.
-        how: Any = {"by_value": by_value, "seconds": seconds, "exact": rounding() if known.options.exact else None}
+        how: Any = {"by_value": by_value, "seconds": seconds, "exact": rounding() if table.options.exact else None}
         tracing = partial(trace, call.function, call.arguments, call.keywords, **how)
         traced = contextvars.copy_context().run(listening, heard, tracing)
     if isinstance(traced, NotTraceable):
@@ -148,17 +148,19 @@ def traced_for(site: NativeSite, call: Called, seconds: float | None) -> tuple[T
         if traced.for_now or traced.error is not None:
             site.retry_after(2.0, reason=why)
         else:
-            stay(site, why)
+            settle_on_numpy(site, why)
         return None, frozenset()
     if any(map(_rounds_each_step, traced.program.nodes, traced.program.specs)):
-        stay(site, "it adds or multiplies float16 numbers, of which NumPy rounds each step as they lie in memory.")
+        settle_on_numpy(
+            site, "it adds or multiplies float16 numbers, of which NumPy rounds each step as they lie in memory."
+        )
         return None, frozenset()
     why = traced.only_on_numpy(rounding())
     if why is not None:
-        stay(site, why)
+        settle_on_numpy(site, why)
         return None, frozenset()
     if traced.by_value:
-        _move(site, known, traced.by_value, call)
+        _rekey_by_value(site, table, traced.by_value, call)
     return traced, frozenset(Flag(kind, "a constant", None) for kind in heard)
 
 
@@ -180,12 +182,12 @@ def again_after_errors(site: NativeSite) -> Iterator[None]:
         raise
 
 
-def _move(site: NativeSite, known: Known, types: frozenset[type], call: Called) -> None:
+def _rekey_by_value(site: NativeSite, table: CallTable, types: frozenset[type], call: CallArgs) -> None:
     """The values of some numbers decide what is computed: from now on they are a part of keys."""
-    known.on_value_dependence(types)
-    known.forget_native(site.key)
-    site.key = signature(call.arguments, call.keywords, known.lifted)
-    known.remember_native(site.key, site)
+    table.on_value_dependence(types)
+    table.forget_native(site.key)
+    site.key = signature(call.arguments, call.keywords, table.input_number_types)
+    table.remember_native(site.key, site)
 
 
 # -- the first comparison
@@ -193,9 +195,9 @@ def _move(site: NativeSite, known: Known, types: frozenset[type], call: Called) 
 
 def _run_and_try(
     site: NativeSite,
-    call: Called,
+    call: CallArgs,
     traced: Traced,
-    heard: frozenset[Flag],
+    constant_flags: frozenset[Flag],
     submit: Callable[[Callable[[], None]], None],
     begun: float,
 ) -> Any:
@@ -205,7 +207,7 @@ def _run_and_try(
         value = on_numpy(site, call)
     since = _clock()
     trust = Trust()
-    trust.constant_flags = heard
+    trust.constant_flags = constant_flags
     given = inputs_after(site, call, traced, trust, value)
     if given is not None and traced.lies_otherwise(given):
         site.retry_after(2.0, reason=LIES_OTHERWISE)
@@ -242,7 +244,7 @@ def try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, trus
             learn_flags(trust, sample)
             trust.prepare_errors(traced)
         if seconds + OVERHEAD > site.least * WORTH_TRYING:
-            stay_because_slow(site, seconds)
+            settle_because_slow(site, seconds)
         elif agrees(site, function, sample, results, trust, before_use=True):
             kinds = number_kinds(traced, sample.inputs)
             trust.begin_with_numbers(traced.program.key, "cpu", kinds)
@@ -331,16 +333,16 @@ def prepare(
     site: NativeSite, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Any:
     """Have native code ready before this call returns; its value, which NumPy has computed."""
-    call = Called(function, arguments, keywords, _clock())
+    call = CallArgs(function, arguments, keywords, _clock())
     loading.native.is_ready = True
     site.tell("prepare")
     with _progress(site.note.task):
-        traced, heard = traced_for(site, call, None)
+        traced, constant_flags = traced_for(site, call, None)
         if traced is None:
             return on_numpy(site, call)
-        recalled = kept_calls(site, function, traced) if not heard else None
+        recalled = kept_calls(site, function, traced) if not constant_flags else None
         if recalled is None:
-            return _run_and_try(site, call, traced, heard, lambda job: job(), call.begin)
+            return _run_and_try(site, call, traced, constant_flags, lambda job: job(), call.begin)
         site.tell("kept", code=recalled)
         return recalled(*call)
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from anygpu.agreement.trust import USUAL_MODES, is_finite, loud, minded, mode_token, modes_now, warns
+from anygpu.agreement.trust import USUAL_MODES, is_finite, minded, mode_token, modes_now, raising_modes, warns
 from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.base import events
 from anygpu.calls.site import NEEDS_PLANNING
@@ -81,7 +81,7 @@ class DirectCalls:
         token = mode_token()
         if token is not self._usual_modes:
             modes = modes_now()
-            if loud(modes) is not None:
+            if raising_modes(modes) is not None:
                 return NEEDS_PLANNING
             is_watched = warns(modes) or traced.warns_of_slices
             if modes == USUAL_MODES:

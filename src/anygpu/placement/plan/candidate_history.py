@@ -21,8 +21,8 @@ FIRST_INTERVAL, SOON = 16, 5
 ChoiceKind = Literal["baseline", "known", "trial", "sample", "pinned", "untried", "only"]
 
 
-#: So many disturbed times in a row are what is usual now.
-PATIENCE = 5
+#: Consecutive noisy samples that become the new baseline.
+MAX_NOISY_SAMPLES = 5
 
 
 class RecentTimes:
@@ -61,7 +61,7 @@ class RecentTimes:
         if disturbed and self.recent and not self.disturbed:
             if seconds >= (self.estimate or 0.0):
                 self._passed_over += not passing
-                if self._passed_over < PATIENCE:
+                if self._passed_over < MAX_NOISY_SAMPLES:
                     return
                 self.recent.clear()
             else:

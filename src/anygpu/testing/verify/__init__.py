@@ -23,7 +23,7 @@ import msgspec
 
 from anygpu.agreement.comparison import judge
 from anygpu.base.typing import HostArray
-from anygpu.calls.call_table import Known
+from anygpu.calls.call_table import CallTable
 from anygpu.calls.offload import Calls, Result
 from anygpu.calls.options import options
 from anygpu.engines import Isolation
@@ -384,7 +384,7 @@ class Subject:
         """Call a function as `anygpu.run` does with `on=` and `fallback="raise"`."""
         calls = self._calls.get(function)
         if calls is None:
-            calls = self._calls[function] = Calls(function, Known(self._options), lambda: self._planner)
+            calls = self._calls[function] = Calls(function, CallTable(self._options), lambda: self._planner)
         return calls.run(*arguments)
 
 
