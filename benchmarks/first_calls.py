@@ -97,7 +97,7 @@ def measure(name: str, size: int) -> Became:
 def timings() -> dict[str, float]:
     """What placing native code says of the last function; nothing where it says nothing."""
     try:
-        history: Sequence[tuple[Any, dict[str, float]]] = import_module("anygpu.placement.native").history
+        history: Sequence[tuple[Any, dict[str, float]]] = import_module("anygpu.native.trial").history
     except (ImportError, AttributeError):
         return {}
     return dict(history[-1][1]) if history else {}

@@ -25,16 +25,16 @@ from typing import Any
 
 import numpy as np
 
+from anygpu.agreement.analysis import analyse
+from anygpu.agreement.comparison import judge
+from anygpu.agreement.elementwise import filled
 from anygpu.base.typing import HostArray
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.engines.numpy import lowering
 from anygpu.errors import ResultMismatch
 from anygpu.placement import explore
-from anygpu.placement.agreement.analysis import analyse
-from anygpu.placement.agreement.comparison import judge
-from anygpu.placement.agreement.elementwise import filled
 from anygpu.placement.device_call import is_ordinary, sample_now
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.program.dtypes import DType
 from anygpu.program.graph import Program

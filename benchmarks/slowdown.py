@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 import anygpu as ag
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.placement.planner import Planner
 from benchmarks.report import Figure, arguments, publish
 from tests.support.slowed import SlowedRegistry

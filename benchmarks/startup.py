@@ -10,12 +10,12 @@ import tempfile
 import time
 from importlib.util import find_spec
 
-from anygpu.placement.loading import PLANNING
+from anygpu.calls.loading import PLANNING
 from benchmarks.report import Figure, options_parser, publish, say
 
 IMPORT_ROUNDS = 15
 #: What places native code.
-NATIVE = "anygpu.placement.native"
+NATIVE = "anygpu.native.trial"
 #: The same script on plain NumPy and offloaded.
 THREE_CALLS = """
 import numpy as np

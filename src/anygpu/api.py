@@ -15,13 +15,13 @@ from anygpu.base.events import Listed
 
 if TYPE_CHECKING:
     from anygpu.array.core.device import ArrayDevice
+    from anygpu.calls.offload import Offloaded, Result
+    from anygpu.calls.options import CallOptions, TaskOptions
     from anygpu.hardware.device import Device
     from anygpu.hardware.diagnosis import Diagnosis
     from anygpu.hardware.preference import Power
     from anygpu.hardware.usage import Usage
     from anygpu.observe.statistics import Summary
-    from anygpu.placement.offload import Offloaded, Result
-    from anygpu.placement.options import CallOptions, TaskOptions
     from anygpu.placement.plan.plan import Plan
     from anygpu.receipts.receipt import Receipt
     from anygpu.runtime.future import Future, Progress
@@ -103,7 +103,7 @@ def offload(function: Callable[P, R] | None = None, /, **options: Unpack[CallOpt
     `isolation="thread" | "process"`, `timeout=`. With `engine="torch"` (or `"jax"`) the function takes and returns that
     library's own arrays and is never traced: an opaque task.
     """
-    from anygpu.placement.offload import decorated
+    from anygpu.calls.offload import decorated
 
     if function is None:
         return lambda later: decorated(later, options)
@@ -115,7 +115,7 @@ def run(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[Call
 
     To pass keyword arguments to the function itself, use `functools.partial`.
     """
-    from anygpu.placement.undecorated import remembered, unwrapped
+    from anygpu.calls.undecorated import remembered, unwrapped
 
     function, arguments, keywords = unwrapped(function, arguments)
     return remembered(function, options).run(*arguments, **keywords)
@@ -194,7 +194,7 @@ def stream(
 
 def explain(function: Callable[..., Any], /, *arguments: Any, **options: Unpack[CallOptions]) -> Plan:
     """Where `run(function, *arguments)` would run and why, with the prediction or refusal of every other device."""
-    from anygpu.placement.undecorated import remembered, unwrapped
+    from anygpu.calls.undecorated import remembered, unwrapped
 
     function, arguments, keywords = unwrapped(function, arguments)
     return remembered(function, options).explain(*arguments, **keywords)

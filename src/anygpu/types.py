@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from anygpu import errors
 
 if TYPE_CHECKING:
+    from anygpu.calls.offload import Result as Result
     from anygpu.hardware.device import Card as Card
     from anygpu.hardware.device import Unavailable as Unavailable
     from anygpu.hardware.diagnosis import Diagnosis as Diagnosis
     from anygpu.hardware.inventory import Finding as Finding
     from anygpu.hardware.usage import Usage as Usage
-    from anygpu.placement.offload import Result as Result
     from anygpu.placement.plan.plan import Candidate as Candidate
     from anygpu.placement.plan.plan import Refused as Refused
     from anygpu.receipts.receipt import Attempt as Attempt
@@ -39,7 +39,7 @@ _MODULES = {
     "Outcome": "anygpu.runtime.runtime",
     "Phases": "anygpu.receipts.receipt",
     "Refused": "anygpu.placement.plan.plan",
-    "Result": "anygpu.placement.offload",
+    "Result": "anygpu.calls.offload",
     "Streamed": "anygpu.runtime.streams.pipeline",
     "Tenant": "anygpu.runtime.task_queue",
     "Unavailable": "anygpu.hardware.device",

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.agreement.analysis import analyse, flags_of
+from anygpu.agreement.comparison import Judgement, judge, layout
 from anygpu.array.trace.tracing import record
 from anygpu.engines.numpy import lowering
-from anygpu.placement.agreement.analysis import analyse, flags_of
-from anygpu.placement.agreement.comparison import Judgement, judge, layout
 from anygpu.program.graph import Program
 from anygpu.workers.device_arrays.registry import DeviceRegistry
 from tests.support.random_programs import random_program

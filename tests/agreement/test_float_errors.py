@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.agreement.analysis import flags_of
+from anygpu.agreement.float_errors import FloatErrors, error_program
 from anygpu.array.trace.tracing import record
-from anygpu.placement.agreement.analysis import flags_of
-from anygpu.placement.agreement.float_errors import FloatErrors, error_program
 
 X = np.linspace(1, 2, 1003)
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.agreement import comparison
+from anygpu.agreement.analysis import Pieces
+from anygpu.agreement.comparison import judge
 from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
-from anygpu.placement.agreement import comparison
-from anygpu.placement.agreement.analysis import Pieces
-from anygpu.placement.agreement.comparison import judge
 
 X = np.random.default_rng(0).normal(size=2_000_000).astype(np.float32)
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.agreement import analysis, comparison, elementwise
+from anygpu.agreement.analysis import Rows, analyse, analyse_rows
+from anygpu.agreement.comparison import Judgement, judge
+from anygpu.agreement.elementwise import filled
 from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
-from anygpu.placement.agreement import analysis, comparison, elementwise
-from anygpu.placement.agreement.analysis import Rows, analyse, analyse_rows
-from anygpu.placement.agreement.comparison import Judgement, judge
-from anygpu.placement.agreement.elementwise import filled
 from tests.support.random_programs import random_program
 from tests.support.wrong_results import real_values
 

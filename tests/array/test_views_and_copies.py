@@ -288,7 +288,12 @@ def test_the_conjugate_of_real_numbers_is_the_array_itself() -> None:
 
 @pytest.mark.parametrize("x", [np.ones((3, 4)), np.ones((3, 4)).T, np.ones((3, 4))[:, ::2], np.ones((2, 3, 4)).T])
 def test_the_imaginary_part_of_real_numbers_lies_as_numpys(x: Any) -> None:
-    for function in (lambda x: np.imag(x) + 1, lambda x: np.divmod(x.imag, 3)[0], lambda x: np.imag(x[:, ::-1]) * 2):
+    functions: tuple[Callable[[Any], Any], ...] = (
+        lambda x: np.imag(x) + 1,
+        lambda x: np.divmod(x.imag, 3)[0],
+        lambda x: np.imag(x[:, ::-1]) * 2,
+    )
+    for function in functions:
         assert facts(recorded(function, x), x) == facts(function(x), x)
 
 
@@ -296,5 +301,10 @@ def test_the_imaginary_part_of_real_numbers_lies_as_numpys(x: Any) -> None:
     "x", [np.ones((3, 4))[::-1], np.ones((3, 4))[:, ::-1], np.ones((3, 4))[:, ::2], np.ones((3, 4))]
 )
 def test_gaps_and_axes_that_run_backwards_decide_the_order_of_a_result(x: Any) -> None:
-    for function in (lambda x: np.round(x.T, 2), lambda x: x.T.round(2), lambda x: np.imag(x.T) + 1):
+    functions: tuple[Callable[[Any], Any], ...] = (
+        lambda x: np.round(x.T, 2),
+        lambda x: x.T.round(2),
+        lambda x: np.imag(x.T) + 1,
+    )
+    for function in functions:
         assert facts(recorded(function, x), x) == facts(function(x), x)

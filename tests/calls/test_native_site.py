@@ -11,16 +11,16 @@ from typing import Any, get_args
 import pytest
 
 from anygpu.calls import native_site, telling
+from anygpu.calls.call_table import CallTable
 from anygpu.calls.lifecycle import RUNS_AS_IS, TRANSITIONS, Event, Life, State
 from anygpu.calls.native_site import NativeSite
-from anygpu.placement.known import Known
-from anygpu.placement.options import options
+from anygpu.calls.options import options
 from anygpu.receipts.notes import HostNote
 from tests.calls.test_lifecycle import WAYS
 
 
 def _site() -> NativeSite:
-    return NativeSite(Known(options()), ("float64", (3,)), HostNote("f", "it is new", None))
+    return NativeSite(CallTable(options()), ("float64", (3,)), HostNote("f", "it is new", None))
 
 
 def _code(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float) -> Any:
@@ -58,7 +58,7 @@ def test_the_reason_is_in_the_note() -> None:
 
 def test_calls_are_retried_after_a_multiple_of_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[float] = []
-    monkeypatch.setattr(NativeSite, "_look", lambda site: looks.append(site.seconds))
+    monkeypatch.setattr(NativeSite, "_maybe_start_trial", lambda site: looks.append(site.seconds))
     monkeypatch.setattr(native_site, "BEFORE_NATIVE", 1e9)
     site = _site()
     for event in WAYS["tracing"]:

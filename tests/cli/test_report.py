@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from anygpu.agreement.comparison import Difference
+from anygpu.agreement.mismatches import FOLDER, Mismatch, keep, mismatch
 from anygpu.array.trace.tracing import record
 from anygpu.cli.commands import app
-from anygpu.placement.agreement.comparison import Difference
-from anygpu.placement.mismatches import FOLDER, Mismatch, keep, mismatch
 from anygpu.program.graph import Program
 from anygpu.program.wire import from_bytes
 

@@ -12,6 +12,7 @@ import pytest
 import anygpu as ag
 from anygpu.array.trace.traced import NotTraceable
 from anygpu.array.trace.tracing import trace
+from anygpu.calls.options import options
 from anygpu.engines import catalogue
 from anygpu.engines.catalogue import EngineEntry, library_version, traits_of
 from anygpu.engines.traits import EngineTraits
@@ -19,7 +20,6 @@ from anygpu.errors import AllocationError, CopyNeeded
 from anygpu.hardware.device import Device
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.kernels.first_use import device_for, engines_for
-from anygpu.placement.options import options
 from anygpu.placement.plan.calibration import assumed
 from anygpu.placement.planner import Planner
 from anygpu.testing import check_engine_probe, fake_device

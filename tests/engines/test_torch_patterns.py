@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from anygpu import nn
+from anygpu.agreement.analysis import analyse
+from anygpu.agreement.elementwise import filled
 from anygpu.array.trace.tracing import record
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering as by_numpy
 from anygpu.engines.torch import patterns
 from anygpu.engines.torch.engine import TorchEngine
 from anygpu.hardware.device import Device
-from anygpu.placement.agreement.analysis import analyse
-from anygpu.placement.agreement.elementwise import filled
 
 Function = Callable[..., Any]
 

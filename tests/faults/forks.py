@@ -49,9 +49,9 @@ _WRONG, _HANGS = 3, 4
 
 #: By module, what its threads do, and whether they do it now.
 _THREADS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "placement.loading": ("loading", lambda module: module.native.is_under_way()),
+    "calls.loading": ("loading", lambda module: module.native.is_under_way()),
     "engines.cpu.compiler": ("compiling", lambda module: module._child._lock.locked()),
-    "placement.native_calls": ("in the background", lambda module: module.background.busy),
+    "native.calls": ("in the background", lambda module: module.background.busy),
 }
 
 _SOURCE = """
@@ -299,7 +299,7 @@ def _parent(moment: str, count: int, seed: int) -> None:
     atexit.register(report)
     atexit.register(at_exit)
     import anygpu.engines.cpu.compiler
-    import anygpu.placement.native_calls  # noqa: F401 - registers more
+    import anygpu.native.calls  # noqa: F401 - registers more
 
     atexit.register(at_exit)
     for function in _PHASES[moment](chance, count):

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
 from anygpu.workers.device_arrays import lineage

@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 import anygpu as ag
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import Fallback, options
 from anygpu.engines import Isolation
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.errors import DeviceHung, OutOfMemory
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import Fallback, options
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
 from anygpu.receipts import receipt

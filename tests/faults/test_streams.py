@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.calls.options import Fallback
 from anygpu.engines import Isolation
 from anygpu.errors import DeviceHung, DeviceLost, InvalidOption, OutOfMemory
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.placement.options import Fallback
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
 from anygpu.receipts import receipt

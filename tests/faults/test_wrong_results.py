@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.agreement.mismatches import kept
+from anygpu.calls.background import LOOKING
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.errors import ResultMismatch
 from anygpu.placement import explore
-from anygpu.placement.background import LOOKING
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.device_call import is_ordinary, sample_now
-from anygpu.placement.mismatches import kept
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
 from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
@@ -56,7 +56,7 @@ class Watched:
 
     @property
     def state(self) -> CallSite:
-        (state,) = self.function._known.sites.values()
+        (state,) = self.function._table.sites.values()
         assert isinstance(state, CallSite)
         return state
 

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anygpu.calls.signature import signature
 from anygpu.placement.history.records import device_stamp, function_hash, function_name, signature_hash
-from anygpu.placement.signature import signature
 from anygpu.testing import fake_device
 
 SOURCE = """

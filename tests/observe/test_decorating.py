@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from anygpu.calls.offload import Offloaded
 from anygpu.observe import script
 from anygpu.observe.script import decorated
-from anygpu.placement.offload import Offloaded
 
 SCRIPT = b'''#!/usr/bin/env python
 """What it does."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.placement import explore
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.device_call import is_ordinary, sample_now
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
 from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.planner import Planner
 

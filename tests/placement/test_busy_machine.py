@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from anygpu.calls import offload
+from anygpu.calls.background import LOOKING
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.placement import calibrate as calibration
-from anygpu.placement import offload
-from anygpu.placement.background import LOOKING
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
 from anygpu.placement.plan.calibration import Calibration, assumed
 from anygpu.placement.plan.choosing import LONGEST_IN_DOUBT
 from anygpu.placement.planner import Planner
@@ -49,7 +49,7 @@ class Machine:
 
     @property
     def site(self) -> CallSite:
-        (found,) = self.function._known.sites.values()
+        (found,) = self.function._table.sites.values()
         return found
 
     def call(self, times: int) -> None:

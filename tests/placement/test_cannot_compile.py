@@ -10,11 +10,11 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.core.array import as_array
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.engines.numpy.lowering import NumpyEngine
 from anygpu.errors import CannotCompile
 from anygpu.hardware.device import Device
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
 from anygpu.workers.device_arrays.handle import DeviceHandle

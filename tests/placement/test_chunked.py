@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.calls.offload import Offloaded, Result
+from anygpu.calls.options import options
 from anygpu.errors import AnyGPUError
-from anygpu.placement.offload import Offloaded, Result
-from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.receipts.receipt import Receipt
 from anygpu.workers.device_arrays.registry import DeviceRegistry

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.placement.direct import DirectCalls
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.workers.device_arrays.registry import DeviceRegistry
 
@@ -31,7 +31,7 @@ def placed(function: Callable[..., Any], planner: Planner, **given: Any) -> Offl
 
 
 def sites(function: Offloaded[..., Any]) -> list[Any]:
-    return list(function._known.sites.values())
+    return list(function._table.sites.values())
 
 
 def is_direct(function: Offloaded[..., Any]) -> bool:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anygpu.placement.background import LOOKING
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
+from anygpu.calls.background import LOOKING
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.placement.plan.plan import Candidate
 from anygpu.placement.planner import Planner
 from tests.support.slowed import SlowedRegistry
@@ -110,7 +110,7 @@ def test_a_trial_in_the_background_teaches_as_well() -> None:
         assert planner.settle(120)
         if planner.corrections.programs(DEVICE):
             break
-    (site,) = call._known.sites.values()
+    (site,) = call._table.sites.values()
     facts = {name: (track.why_failed, track.due, track.rough) for name, track in site.chooser.tracks.items()}
     assert planner.corrections.programs(DEVICE) == 1, (site.chooser.calls, site.chooser.pinned, facts)
 
@@ -126,6 +126,6 @@ def test_predictions_that_were_made_before_are_made_again(hurried: Planner) -> N
     version = hurried.corrections.version
     call(x)
     assert hurried.settle(120)
-    (site,) = call._known.sites.values()
+    (site,) = call._table.sites.values()
     assert site.candidates.corrected >= version, "a trial may have taught more since"
     assert site.candidates.predictions[DEVICE].doubt is not None

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.hardware.device import Device
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.testing import ManualClock
 from anygpu.workers.device_arrays.registry import DeviceRegistry, registry

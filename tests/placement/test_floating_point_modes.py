@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.placement.offload import Offloaded
+from anygpu.agreement.trust import is_finite, may_warn
+from anygpu.calls.offload import Offloaded
 from anygpu.placement.planner import Planner
-from anygpu.placement.trust import is_finite, may_warn
 from anygpu.program.graph import Program
 from anygpu.receipts.receipt import Receipt
 from anygpu.runtime.runtime import Runtime

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.calls.offload import Offloaded
 from anygpu.placement import explore
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.device_call import sample_now
-from anygpu.placement.offload import Offloaded
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Program
 from anygpu.receipts.notes import last_receipt

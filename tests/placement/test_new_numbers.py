@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.agreement.trust import Trust, number_kind
 from anygpu.errors import ResultMismatch
 from anygpu.placement.planner import Planner
-from anygpu.placement.trust import Trust, number_kind
 from anygpu.program.graph import Program
 from anygpu.receipts.notes import last_receipt
 from anygpu.workers.worker import Argument, Ran

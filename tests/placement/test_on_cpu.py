@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.engines import catalogue
 from anygpu.engines.cpu.engine import _without_llvm
 from anygpu.engines.disk_cache import version_of
 from anygpu.hardware.device import Device, Unavailable
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.workers.device_arrays.registry import DeviceRegistry
 from tests.engines.custom_programs import kernel_program

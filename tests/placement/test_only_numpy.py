@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.calls.background import LOOKING
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import Options, options
 from anygpu.hardware.device import Device
-from anygpu.placement.background import LOOKING
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import Options, options
 from anygpu.placement.planner import Planner
 from anygpu.runtime.runtime import Runtime
 from anygpu.workers.device_arrays.registry import DeviceRegistry

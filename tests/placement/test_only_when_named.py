@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.calls.background import LOOK_SHARE
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.engines.catalogue import is_automatic, why_only_when_named
 from anygpu.hardware import gpu_presence
 from anygpu.hardware.device import Device, Unavailable, parse_device
 from anygpu.hardware.inventory import in_a_few_words
-from anygpu.placement.background import LOOK_SHARE
 from anygpu.placement.explore import why_not_elsewhere
 from anygpu.placement.machine import numpy_device
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
 from anygpu.placement.planner import NO_GPU, Planner
 from anygpu.runtime.runtime import Runtime
 from anygpu.testing import ManualClock
@@ -246,5 +246,5 @@ def test_receipts_say_when_devices_are_probed(monkeypatch: pytest.MonkeyPatch) -
     planner = Planner(known=Unprobed())
     function: Offloaded[..., Any] = Offloaded(chain, options(), lambda: planner)
     assert function.run(X).receipt.device == "numpy"
-    (site,) = function._known.sites.values()
+    (site,) = function._table.sites.values()
     assert why_not_elsewhere(planner, site).endswith("other devices are probed after 6.67 s of calls.")

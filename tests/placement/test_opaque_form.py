@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from anygpu.calls.call_table import CallTable
+from anygpu.calls.offload import Calls
+from anygpu.calls.options import options
 from anygpu.engines.torch.engine import TorchEngine
 from anygpu.errors import OutOfMemory
 from anygpu.placement.history.history import History
-from anygpu.placement.known import Known
-from anygpu.placement.offload import Calls
 from anygpu.placement.opaque_form import OpaqueForm, predicted_peak, without_memory
-from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.workers.device_arrays.registry import DeviceRegistry
 
@@ -91,7 +91,7 @@ def network() -> Any:
 
 def calls_of(places: DeviceRegistry, history: History, **given: Any) -> tuple[Calls, Planner]:
     planner = Planner(known=places, history=lambda: history)
-    return Calls(network(), Known(options(engine="torch", **given)), lambda: planner), planner
+    return Calls(network(), CallTable(options(engine="torch", **given)), lambda: planner), planner
 
 
 def rows(count: int) -> Any:
@@ -204,16 +204,16 @@ def test_what_others_free_meanwhile_does_not_make_a_peak_smaller(
 
 def test_closures_of_one_code_are_told_apart(places: DeviceRegistry) -> None:
     planner = Planner(known=places)
-    known = Known(options(engine="torch"))
+    table = CallTable(options(engine="torch"))
     one, other = network(), network()
-    forms = {Calls(each, known, lambda: planner).call((rows(2),), {}).form.form for each in (one, one, other)}
+    forms = {Calls(each, table, lambda: planner).call((rows(2),), {}).form.form for each in (one, one, other)}
     assert len(forms) == 2
     planner.close()
 
 
 def test_arguments_that_differ_in_rows_have_one_form(places: DeviceRegistry) -> None:
     planner = Planner(known=places)
-    calls = Calls(network(), Known(options(engine="torch")), lambda: planner)
+    calls = Calls(network(), CallTable(options(engine="torch")), lambda: planner)
     assert calls.call((rows(2),), {}).form.form is calls.call((rows(7),), {}).form.form
     assert calls.call((rows(7),), {}).form.rows == 7
     assert calls.call((rows(7), rows(8)), {}).form.rows is None

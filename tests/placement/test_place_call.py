@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.placement import offload
-from anygpu.placement.background import LOOKING
+from anygpu.calls import offload
+from anygpu.calls.background import LOOKING
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.testing import FakeProcessors
 from tests.support.slowed import ProcessorTime, Slowed, SlowedRegistry
@@ -162,7 +162,7 @@ def test_numpy_is_never_busy(planner: Planner) -> None:
     x = np.random.default_rng(0).normal(size=900_000).astype(np.float32)
     watched = Watched(planner)
     watched.call_until("opencl:0", x)
-    (state,) = watched.function._known.sites.values()
+    (state,) = watched.function._table.sites.values()
     assert isinstance(state, CallSite)
     waiting = state.candidates.waiting_times({"numpy": 1.0, "opencl:0": 2.0})
     assert waiting == {"opencl:0": 2.0}

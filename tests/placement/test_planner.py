@@ -8,9 +8,9 @@ import threading
 import numpy as np
 import pytest
 
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.placement import candidates
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.workers.device_arrays.registry import DeviceRegistry
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from anygpu.calls.options import options
 from anygpu.placement.call_site import MOST_SHORT, MOST_SKIPPED, PLANNING_SHARE, CallSite
-from anygpu.placement.options import options
 
 SHORT, LONG = 2e-5, 1e-2
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.placement.background import LOOKING
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
+from anygpu.calls.background import LOOKING
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.placement.planner import Planner
 from anygpu.receipts.receipt import Receipt
 from anygpu.runtime.runtime import Runtime

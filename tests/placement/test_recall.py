@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.placement import planner as planning
 from anygpu.placement import recall
 from anygpu.placement.history.history import History
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.testing import FakeProcessors
 from tests.history.memory_storage import MemoryStorage
@@ -109,13 +109,13 @@ def test_what_disagreed_is_not_remembered(begin: Begin, storage: MemoryStorage) 
     assert "opencl:0" in {key.device for key in storage.rows}
     planner, function = begin()
     function.run(X)
-    (site,) = function._known.sites.values()
+    (site,) = function._table.sites.values()
     planner.wake(pays=True)
     assert planner.settle(120)
     while site.programs.current is None:
         function.run(X)
         assert planner.settle(120)
-    planner.recall.begin(site, chain, next(iter(function._known.sites)))
+    planner.recall.begin(site, chain, next(iter(function._table.sites)))
     planner.recall.disagreed(site, "opencl:0")
     planner.recall.save(5.0)
     planner, function = begin()
@@ -130,7 +130,7 @@ def test_what_was_only_remembered_is_not_kept_as_measured_now(begin: Begin, stor
     while not planner.awake:
         function.run(X)
         assert planner.settle(120)
-    site = next(iter(function._known.sites.values()))
+    site = next(iter(function._table.sites.values()))
     while not site.chooser.tracks.get("opencl:0", site.chooser.tracks["numpy"]).agreed:
         function.run(X)
         assert planner.settle(120)

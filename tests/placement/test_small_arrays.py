@@ -13,9 +13,9 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.core.array import Array
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.receipts.receipt import Receipt
 
@@ -40,7 +40,7 @@ class Small:
 
     @property
     def site(self) -> CallSite:
-        (found,) = self.offloaded._known.sites.values()
+        (found,) = self.offloaded._table.sites.values()
         return found
 
     def without_planning(self, *arguments: Any, **keywords: Any) -> tuple[Any, Receipt]:
@@ -365,7 +365,7 @@ def test_larger_arrays_are_other_calls() -> None:
     small.begin(array(np.ones(3, np.float32)))
     small.site.host.skip_planning_for(8, "")
     small.offloaded(array(np.ones(4, np.float32)))
-    assert len(small.offloaded._known.sites) == 2
+    assert len(small.offloaded._table.sites) == 2
 
 
 def test_arrays_of_a_device_are_other_calls() -> None:

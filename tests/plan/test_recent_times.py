@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anygpu.placement.plan.candidate_history import PATIENCE, RecentTimes
+from anygpu.placement.plan.candidate_history import MAX_NOISY_SAMPLES, RecentTimes
 
 SECONDS = st.floats(1e-6, 1e3)
 
@@ -38,7 +38,7 @@ def test_a_load_that_stays_is_what_is_usual_in_the_end_and_undone_at_once() -> N
     times = RecentTimes()
     for _ in range(5):
         times.add(1.0)
-    for _ in range(PATIENCE - 1):
+    for _ in range(MAX_NOISY_SAMPLES - 1):
         times.add(3.0, disturbed=True)
         assert times.estimate == 1.0
     times.add(3.0, disturbed=True)

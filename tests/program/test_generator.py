@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from anygpu.agreement.elementwise import TOLERANCES
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
-from anygpu.placement.agreement.elementwise import TOLERANCES
 from anygpu.program import functions
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import DTYPES, DType

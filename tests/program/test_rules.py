@@ -4,8 +4,8 @@ import importlib
 
 import pytest
 
+from anygpu.agreement.elementwise import BOUNDS
 from anygpu.engines import driver
-from anygpu.placement.agreement.elementwise import BOUNDS
 from anygpu.program.primitive import Primitive
 from anygpu.program.primitives import PRIMITIVES, Constant, Custom, Input, Linear
 
@@ -59,6 +59,6 @@ def test_what_kernels_cannot_compute_is_told() -> None:
 
 
 def test_there_is_a_bound_after_every_primitive_that_computes() -> None:
-    importlib.import_module("anygpu.placement.agreement.analysis")
+    importlib.import_module("anygpu.agreement.analysis")
     computing = {each for each in PRIMITIVES if not (each.is_source or each.is_movement)}
     assert BOUNDS.keys() | {Custom} == computing

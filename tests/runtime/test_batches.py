@@ -15,12 +15,12 @@ import pytest
 
 import anygpu as ag
 from anygpu.array.core.structure import flatten
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
 from anygpu.engines.protocol import Lack
 from anygpu.errors import OverBudget
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
 from anygpu.placement.plan.chunking import SIZES, WINDOW
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import as_arguments
@@ -539,7 +539,7 @@ def test_batches_do_not_keep_their_state(planner: Planner) -> None:
     assert kind.plan(calls) is not None
     state = weakref.ref(calls[0].site)
     del calls
-    kind.offloaded._known.sites.clear()
+    kind.offloaded._table.sites.clear()
     gc.collect()
     assert state() is None
     assert batches is not None

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
-from anygpu.placement import class_signatures
+from anygpu.calls import class_signatures
 from anygpu.placement.planner import default
 
 MANY = 10_000
@@ -102,7 +102,9 @@ def test_the_check_finds_memory_that_grows() -> None:
 
 
 def test_the_check_finds_keys_that_hold_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(class_signatures, "_whole", lambda token: lambda value, parts, lifted: parts.append(value))
+    monkeypatch.setattr(
+        class_signatures, "_whole", lambda token: lambda value, parts, input_number_types: parts.append(value)
+    )
     function = ag.offload(lambda x, thing: x)
 
     class Fresh:
@@ -274,17 +276,17 @@ def test_what_is_remembered_is_bounded() -> None:
     function = ag.offload(second)
     for number in range(5000):
         function(X, str(number))
-    assert len(function._known.new) <= 256
-    assert len(function._known.sites) <= 1024
+    assert len(function._table.new) <= 256
+    assert len(function._table.sites) <= 1024
 
 
 @pytest.mark.software_devices("calls are planned where there may be a GPU")
 @pytest.mark.native_off("calls are planned, and no native code is tried")
 def test_arguments_that_are_new_with_every_call_do_not_drive_out_what_was_learnt() -> None:
     function = ag.offload(second)
-    while not function._known.sites:  # some run before anything is asked
+    while not function._table.sites:  # some run before anything is asked
         function(X, "steady")
-    (learnt,) = function._known.sites.values()
+    (learnt,) = function._table.sites.values()
     for number in range(5000):
         function(X, str(number))
-    assert learnt in function._known.sites.values()
+    assert learnt in function._table.sites.values()

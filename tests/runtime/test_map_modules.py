@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 import anygpu as ag
+from anygpu.calls.call_table import CallTable
+from anygpu.calls.options import options
 from anygpu.errors import OutOfMemory
 from anygpu.placement.call import Call
-from anygpu.placement.known import Known
-from anygpu.placement.options import options
 from anygpu.runtime import stacking
 from anygpu.runtime.future import Future
 from anygpu.runtime.runtime import Runtime
@@ -208,11 +208,11 @@ def test_map_of_a_module_gives_every_outcome(runtime: Runtime) -> None:
 
 @pytest.fixture
 def call(runtime: Runtime) -> Call:
+    from anygpu.calls.signature import signature
     from anygpu.placement.call import call_of
-    from anygpu.placement.signature import signature
 
     (x,) = items(2)
-    made = call_of(perceptron(), Known(options(engine="torch")), runtime._planner, signature((x,), {}), (x,), {})
+    made = call_of(perceptron(), CallTable(options(engine="torch")), runtime._planner, signature((x,), {}), (x,), {})
     made.site.chooser.consider({"torch:cpu": 1e-3})
     made.site.chooser.measured("torch:cpu", 1e-3)
     return made

@@ -223,7 +223,7 @@ def told_to_batch(runtime: Runtime, device: str, x: Any) -> None:
     """Calls one by one are believed to take long, so that launches for many pay whatever the machine."""
     future = runtime.submit(chain, x, W, on=device, fallback="raise")
     future.result(PATIENCE)
-    (state,) = runtime._calls(chain, {"on": device, "fallback": "raise"})._known.sites.values()
+    (state,) = runtime._calls(chain, {"on": device, "fallback": "raise"})._table.sites.values()
     state.chooser.measured(f"{device}:0", 10.0)
     state.chooser.measured(f"{device}:0", 10.0)
 

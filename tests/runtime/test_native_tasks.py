@@ -12,10 +12,10 @@ import pytest
 
 import anygpu as ag
 from anygpu.base import events
-from anygpu.placement import native_calls
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import options
+from anygpu.native import calls as native_calls
 from anygpu.placement.host_tasks import native_site, run_on_host
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import options
 from anygpu.receipts.notes import Failure, made
 from anygpu.receipts.receipt import Receipt
 from tests.support.native_placement import tried_at_once

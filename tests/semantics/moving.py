@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 import anygpu as ag
+from anygpu.agreement.trust import Trust, learn_flags
 from anygpu.engines import catalogue
 from anygpu.engines.catalogue import EngineEntry
 from anygpu.placement import explore, place_call
@@ -31,7 +32,6 @@ from anygpu.placement.device_call import sample_now
 from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.plan.choosing import DeviceChooser
 from anygpu.placement.planner import default
-from anygpu.placement.trust import Trust, learn_flags
 from anygpu.receipts.receipt import Receipt
 from anygpu.workers.device_arrays import registry
 from tests.semantics.cases import CALLS, Case, World

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from anygpu.placement.agreement.elementwise import tolerance_of
+from anygpu.agreement.elementwise import tolerance_of
 from anygpu.program.dtypes import KIND
 
 #: Compares the elements of two arrays of one type and shape, which are at a place in an outcome: what differs, if any.

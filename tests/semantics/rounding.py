@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from anygpu.placement.agreement.elementwise import ErrorClass, tolerance_of
+from anygpu.agreement.elementwise import ErrorClass, tolerance_of
 from anygpu.program.dtypes import KIND
 
 #: Runs with other errors, and how many times as far as in any of these a result may lie.

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from anygpu.array.trace.tracing import record
+from anygpu.calls.options import options
 from anygpu.errors import ResultMismatch
-from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.runtime.streams.devices import ChunkCheck
 from tests.support.slowed import SlowedRegistry

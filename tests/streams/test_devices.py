@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from anygpu.calls.options import Fallback, options
 from anygpu.errors import DeviceLost
-from anygpu.placement.options import Fallback, options
 from anygpu.placement.planner import NO_GPU
 from anygpu.runtime.streams.devices import StreamDevices, _Offer
 

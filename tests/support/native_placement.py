@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from anygpu.calls import lifecycle, looking, native_site
-from anygpu.placement import loading, native, native_calls
+from anygpu.calls import lifecycle, loading, looking, native_site
+from anygpu.native import calls as native_calls
+from anygpu.native import trial
 
 #: Calls as native code until these may skip their keys, and then between two that are compared.
 CALLS_UNTIL_QUICK, CALLS_BETWEEN_SAMPLES = 1, 4
@@ -33,7 +34,7 @@ def native_at_once(*, history: str = "off") -> Iterator[None]:
         mock.patch.object(loading.native, "is_ready", True),
         mock.patch.object(looking, "LEAST_FOR_NATIVE", 0.0),
         mock.patch.multiple(native_site, BEFORE_NATIVE=0.0, BEFORE_ANOTHER_TRY=0.0),
-        mock.patch.multiple(native, WORTH_TRYING=math.inf, OVERHEAD=-math.inf, _trace_seconds=lambda called: math.inf),
+        mock.patch.multiple(trial, WORTH_TRYING=math.inf, OVERHEAD=-math.inf, _trace_seconds=lambda called: math.inf),
         mock.patch.multiple(
             native_calls,
             OVERHEAD=-math.inf,
@@ -77,7 +78,7 @@ def tried_at_once() -> Iterator[None]:
         mock.patch.object(native_calls.Allowance, "AT_FIRST", math.inf),
         mock.patch.multiple(native_calls, OVERHEAD=-math.inf, allowance=allowance, pinned=pinned),
         mock.patch.multiple(
-            native, WORTH_TRYING=math.inf, _trace_seconds=lambda called: 60.0, allowance=allowance, pinned=pinned
+            trial, WORTH_TRYING=math.inf, _trace_seconds=lambda called: 60.0, allowance=allowance, pinned=pinned
         ),
         mock.patch.object(loading.native, "is_ready", True),
     ):

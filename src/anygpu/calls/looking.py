@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from anygpu.calls import loading
 from anygpu.calls.lifecycle import NEVER, Event, Life
 from anygpu.calls.native_site import NativeSite
-from anygpu.placement import loading
-from anygpu.placement.native_loading import begin_native, can_load_now
+from anygpu.native.loading import begin_native, can_load_now
 
 
 class Facts(NamedTuple):
@@ -59,7 +59,7 @@ def look(site: NativeSite) -> None:
         return
     event, look_at = decision
     if event == "ready":
-        from anygpu.placement.native import NativeTrial  # it was imported beside the calls
+        from anygpu.native.trial import NativeTrial  # it was imported beside the calls
 
         site.tell("ready", code=NativeTrial(site))
     elif site.tell(event, look_at=look_at) and event == "load":

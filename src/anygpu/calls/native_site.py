@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
+from anygpu.calls.hints import mark_of_code
 from anygpu.calls.site import NumpySite
-from anygpu.placement.history.hints import mark_of_code
 from anygpu.receipts.notes import HostNote
 
 if TYPE_CHECKING:
+    from anygpu.calls.call_table import CallTable
     from anygpu.calls.lifecycle import Event, Life
-    from anygpu.placement.known import Known
 
 #: Seconds of calls before native code is tried, and the same where an earlier process has tried it in vain.
 BEFORE_NATIVE, BEFORE_ANOTHER_TRY = 0.05, 2.0
@@ -29,11 +29,11 @@ Runner = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], float], 
 class NativeSite(NumpySite):
     """Calls that name no device: they run as they are until there is reason to compile them."""
 
-    __slots__ = ("_life", "began", "code", "key", "known", "known_faster", "least", "look_at", "paid")
+    __slots__ = ("_life", "began", "code", "key", "known_faster", "least", "look_at", "paid", "table")
 
-    def __init__(self, known: Known, key: tuple[Hashable, ...], note: HostNote) -> None:
+    def __init__(self, table: CallTable, key: tuple[Hashable, ...], note: HostNote) -> None:
         super().__init__(note)
-        self.known = known
+        self.table = table
         self.key = key
         #: What runs the next call in place of the user's function, in the states that have something else.
         self.code: Runner | None = None
@@ -45,13 +45,13 @@ class NativeSite(NumpySite):
         self.began = time.perf_counter(), time.process_time()
         #: Whether an earlier process has found native code to be faster: then the first call tries it.
         self.known_faster = was_in_vain = False
-        if known.code is not None and (known.native_marks or known.numpy_marks):
-            mark = mark_of_code(known.code, key)
-            self.known_faster, was_in_vain = mark in known.native_marks, mark in known.numpy_marks
+        if table.code is not None and (table.native_marks or table.numpy_marks):
+            mark = mark_of_code(table.code, key)
+            self.known_faster, was_in_vain = mark in table.native_marks, mark in table.numpy_marks
         self.look_at = 0.0 if self.known_faster else BEFORE_ANOTHER_TRY if was_in_vain else BEFORE_NATIVE
         self._life: Life | None = None
         if self.known_faster:
-            self._look()
+            self._maybe_start_trial()
 
     def run(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
@@ -60,9 +60,9 @@ class NativeSite(NumpySite):
         code = self.code  # read once: another thread may take it away
         if code is not None:
             return code(function, arguments, keywords, begin)
-        from anygpu.placement.native_calls import Called, on_numpy  # few calls lose that race
+        from anygpu.native.calls import CallArgs, on_numpy  # few calls lose that race
 
-        return on_numpy(self, Called(function, arguments, keywords, begin))
+        return on_numpy(self, CallArgs(function, arguments, keywords, begin))
 
     def add(self, seconds: float) -> None:
         """Count a call on NumPy, and decide nothing."""
@@ -74,7 +74,7 @@ class NativeSite(NumpySite):
         """Count a call on NumPy, and decide what comes next when it is time."""
         self.add(seconds)
         if self.seconds >= self.look_at:
-            self._look()
+            self._maybe_start_trial()
 
     @property
     def life(self) -> Life:
@@ -108,7 +108,7 @@ class NativeSite(NumpySite):
         """Run calls on NumPy until they have taken `factor` times as long as so far."""
         self.tell(event, reason=reason, look_at=factor * self.seconds)
 
-    def _look(self) -> None:
+    def _maybe_start_trial(self) -> None:
         """Decide what comes next, and begin it."""
         from anygpu.calls.looking import look  # most sites never get there
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from anygpu.calls import loading
 from anygpu.calls.lifecycle import Life, State, step
 from anygpu.calls.site import NumpySite
-from anygpu.placement import loading
 from anygpu.receipts.notes import HostNote
 
 #: Seconds of calls before one is planned, which takes some 50 µs; and before the import of planning, which takes 0.1 s.
@@ -31,9 +31,10 @@ class NewCallSite(NumpySite):
         """Count a call; begin to import planning, or have the next call planned, when it is time."""
         super().ran(seconds)
         if self.seconds >= self._life.look_at:
-            self._look()
+            self._maybe_plan()
 
-    def _look(self) -> None:
+    def _maybe_plan(self) -> None:
+        """Begin to import planning, or have the next call planned if it is imported."""
         if not loading.is_loaded():
             loading.begin()
             self._life = step(self._life, "load", look_at=self.seconds)

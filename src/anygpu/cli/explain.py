@@ -123,7 +123,7 @@ def explain(
 
 def _checked(on: str | None, fallback: str | None, precision: str | None) -> dict[str, Any]:
     """The options as `anygpu.explain` takes them. Raises `typer.BadParameter` for one that makes no sense."""
-    from anygpu.placement.options import options
+    from anygpu.calls.options import options
 
     given: dict[str, Any] = {
         "on": None if on is None else on.split(","),

@@ -20,9 +20,9 @@ from rich.text import Text
 from anygpu.base.printable import encode_json
 from anygpu.base.tables import Column
 from anygpu.base.units import readable_bytes, readable_seconds
+from anygpu.calls.hints import forget_marks
 from anygpu.cli.output import PLAIN, Json, grid, show_table
 from anygpu.errors import InvalidOption
-from anygpu.placement.history.hints import forget_marks
 from anygpu.placement.history.history import (
     VARIABLE,
     Setting,

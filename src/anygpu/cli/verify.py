@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
+from anygpu.agreement.mismatches import Mismatch, kept
 from anygpu.base.printable import encode_json, printable
 from anygpu.base.units import readable_seconds
 from anygpu.cli.output import check_output, numbered, warn_of_old_name, write_new, write_output
@@ -26,7 +27,6 @@ from anygpu.errors import AnyGPUError, DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import Device, parse_device
 from anygpu.hardware.preference import prefer
 from anygpu.hardware.selection import require
-from anygpu.placement.mismatches import Mismatch, kept
 from anygpu.testing.verify import CallTiming, CheckRecord, VerifyCheck, VerifyRecord, WrongCase
 
 if TYPE_CHECKING:

@@ -16,6 +16,9 @@ from concurrent.futures import CancelledError
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from anygpu.calls.offload import Result
+from anygpu.calls.options import CallOptions, TaskOptions
+from anygpu.calls.undecorated import unwrapped
 from anygpu.errors import AnyGPUError, InvalidOption, MissingExtra
 from anygpu.fleet.cluster import Cluster
 from anygpu.fleet.device_actor import installed_versions, warnings_of
@@ -25,11 +28,8 @@ from anygpu.fleet.scaling import FleetHealth, Scaler, Scaling, bundle_of
 from anygpu.fleet.security import check_access
 from anygpu.hardware.device import Device, Unavailable, node_of
 from anygpu.placement.call import Call
-from anygpu.placement.offload import Result
-from anygpu.placement.options import CallOptions, TaskOptions
 from anygpu.placement.place_call import choose, run_with_retries, trace_and_predict
 from anygpu.placement.plan.plan import Plan
-from anygpu.placement.undecorated import unwrapped
 from anygpu.receipts.notes import publish
 from anygpu.receipts.receipt import PhaseTimer
 from anygpu.runtime.future import Future, here

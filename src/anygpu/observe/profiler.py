@@ -41,7 +41,7 @@ INTERVAL = 0.005
 SourceLine = tuple[str, int]
 
 #: Where calls that leave receipts come in: modules of ours, and functions of theirs.
-_MODULES = frozenset(("anygpu.placement.offload", "anygpu.pytorch.step"))
+_MODULES = frozenset(("anygpu.calls.offload", "anygpu.pytorch.step"))
 _ENTRIES = frozenset(("__call__", "run"))
 
 

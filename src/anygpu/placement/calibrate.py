@@ -76,7 +76,7 @@ def calibrate(
                 bench.doubtful.append(trial)
     found = fit(worker.device, bench.measurements, opening=opening)
     if worker.device.engine == CPU:
-        from anygpu.placement.native_speed import with_native_speed
+        from anygpu.native.speed import with_native_speed
 
         found = with_native_speed(found, assumed(worker.device), clock)
     disturbed = conditions(before, read()).disturbed or len(bench.doubtful) > _MOST_DOUBTFUL * len(bench.measurements)

@@ -10,14 +10,14 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from anygpu.agreement.trust import listening
+from anygpu.calls.call_table import CallTable, name_of
+from anygpu.calls.executing import Executing
+from anygpu.calls.options import Options
+from anygpu.calls.signature import signature
 from anygpu.hardware.selection import matches_name
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.executing import Executing
-from anygpu.placement.known import Known, name_of
-from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner, allows_numpy
-from anygpu.placement.signature import signature
-from anygpu.placement.trust import listening
 from anygpu.placement.values import anygpu_arrays_in, majority_device
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Call:
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
         *,
-        known: Known,
+        table: CallTable,
         key: Hashable | None,
     ) -> None:
         self.planner = planner
@@ -52,7 +52,7 @@ class Call:
         #: Whether there can be another call like this one, so that learning is of use.
         self.cacheable = key is not None
         #: What is known of the function, with other arguments too.
-        self.known = known
+        self.table = table
         #: The signature of the call.
         self.key = key
         self._given: CallInputs | None = None
@@ -74,13 +74,13 @@ class Call:
         if self._form is None:
             from anygpu.placement.opaque_form import form_of  # few calls are opaque tasks
 
-            self._form = form_of(self, self.known.forms)
+            self._form = form_of(self, self.table.forms)
         return self._form
 
     def with_arguments(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
         """A call of the same function with other arguments."""
-        key = signature(arguments, keywords, self.known.lifted)
-        return call_of(self.function, self.known, self.planner, key, arguments, keywords)
+        key = signature(arguments, keywords, self.table.input_number_types)
+        return call_of(self.function, self.table, self.planner, key, arguments, keywords)
 
     def start(self) -> None:
         """Call `starting`, if it has not been called: the call begins to run somewhere now."""
@@ -139,7 +139,7 @@ class Call:
 
         site = self.site
         precision = site.options.precision
-        by_value = frozenset({float, int} - self.known.lifted)
+        by_value = frozenset({float, int} - self.table.input_number_types)
         changed, before = None, site.programs.current
         if before is not None:
             changed = before.changed(self.function, self.arguments, self.keywords)
@@ -169,7 +169,7 @@ class Call:
                 return
         if isinstance(traced, Traced):
             if traced.by_value:
-                self.known.on_value_dependence(traced.by_value)
+                self.table.on_value_dependence(traced.by_value)
                 site = self._for_these_values()
             site.add_program(traced)
             return
@@ -185,7 +185,7 @@ class Call:
         Where calls with other numbers share the site, this call gets one that no later call finds.
         """
         site = self.site
-        if self.cacheable and self.key != signature(self.arguments, self.keywords, self.known.lifted):
+        if self.cacheable and self.key != signature(self.arguments, self.keywords, self.table.input_number_types):
             site = self._own_site()
         return site
 
@@ -205,7 +205,7 @@ class Call:
 
 def call_of(
     function: Callable[..., Any],
-    known: Known,
+    table: CallTable,
     planner: Planner,
     key: Hashable,
     arguments: tuple[Any, ...],
@@ -215,18 +215,18 @@ def call_of(
 
     The first planned call of a kind makes the site, which learns what earlier calls took on NumPy or as native code.
     """
-    site = known.sites.get(key)
+    site = table.sites.get(key)
     if site is None:
         ours = majority_device(arguments, keywords)
-        baseline = _baseline(planner, known.options, ours)
-        site = CallSite(name_of(function), known.options, baseline, has_anygpu_arrays=ours is not None)
-        new = known.native.get(key) or known.new.get(key)
+        baseline = _baseline(planner, table.options, ours)
+        site = CallSite(name_of(function), table.options, baseline, has_anygpu_arrays=ours is not None)
+        new = table.native.get(key) or table.new.get(key)
         if new is not None:
             planner.add_seconds(new.report_to(site.chooser))
-        known.remember(key, site)
+        table.remember(key, site)
     else:
-        known.used(key)
-    return Call(planner, function, site, arguments, keywords, known=known, key=key)
+        table.used(key)
+    return Call(planner, function, site, arguments, keywords, table=table, key=key)
 
 
 def _baseline(planner: Planner, options: Options, ours: str | None) -> str | None:

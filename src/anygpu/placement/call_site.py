@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from anygpu.agreement.trust import Trust, may_warn
 from anygpu.base import events
+from anygpu.calls.executing import Executing
+from anygpu.calls.options import Options
 from anygpu.calls.site import NEEDS_PLANNING
 from anygpu.placement.candidates import Candidates
-from anygpu.placement.executing import Executing
-from anygpu.placement.options import Options
 from anygpu.placement.plan.choosing import RECORDING, DeviceChooser
 from anygpu.placement.planner import Planner
-from anygpu.placement.trust import Trust, may_warn
 from anygpu.placement.values import call_on_numpy, narrowing
 from anygpu.program.graph import Program
 from anygpu.receipts.notes import HostNote, publish, publish_failure
@@ -40,8 +40,8 @@ MOST_SKIPPED, MOST_SHORT, PLANNING_SHARE = 64, 1024, 0.025
 _LEAST_PLANNING, _MOST_PLANNING = 6e-5, 2e-3
 #: From so many calls without planning on, their receipts say when that was decided.
 _MANY = 100
-#: When calls without planning have taken so many times as long as they should, and so many seconds, one is planned.
-_PATIENCE, _PATIENCE_SECONDS = 10, 0.1
+#: Re-plan when unplanned calls exceed their prediction by this factor, and take at least this many seconds.
+REPLAN_FACTOR, REPLAN_SECONDS = 10, 0.1
 
 
 class Programs:
@@ -215,7 +215,7 @@ class HostCalls:
         """Let so many calls run on the baseline without planning; `why` is for their receipts.
 
         None may where the function needs anygpu's own arrays themselves. The grant ends early when these calls take
-        `_PATIENCE` times as long as they should.
+        `REPLAN_FACTOR` times as long as they should.
         """
         if not self.uses_numpys_arrays:
             calls = 0
@@ -230,7 +230,7 @@ class HostCalls:
         self._granted = max(0, calls)
         self._grant(self._granted)
         expected = float("inf") if predicted is None else predicted * calls
-        self._most_unreported = max(_PATIENCE_SECONDS, _PATIENCE * expected)
+        self._most_unreported = max(REPLAN_SECONDS, REPLAN_FACTOR * expected)
 
     def say(self, reason: str) -> None:
         """Let receipts of calls on NumPy give this reason from now on."""

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from anygpu.base.units import readable_bytes, readable_seconds
+from anygpu.calls.options import Options
 from anygpu.engines.catalogue import traits_of, why_only_when_named
 from anygpu.errors import InvalidOption
 from anygpu.hardware.device import CPU, Device, DeviceKind, node_of
 from anygpu.hardware.selection import DeviceSelection, select
 from anygpu.placement.machine import first_choice, lacking, usable_bytes
-from anygpu.placement.options import Options
 from anygpu.placement.plan.choosing import DeviceChooser
 from anygpu.placement.plan.plan import Basis, Candidate, Plan, Refused
 from anygpu.placement.plan.predicting import MOST_GROUPED, SECONDS_FOR_EACH, Expected, doubt_about, predict

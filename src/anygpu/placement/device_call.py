@@ -1,6 +1,6 @@
 """A call on a device, and whether its result may stand for NumPy's: `Check` is asked before the run, and after.
 
-What was chosen may not be used after all: `Instead` says why, and the call runs on its baseline. A device that was
+What was chosen may not be used after all: `RunElsewhere` says why, and the call runs on its baseline. A device that was
 wrong is not used for that function again (`pin`). Nothing is learnt of times here, and no receipt made: `place_call`
 does that.
 """
@@ -14,6 +14,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from anygpu.agreement.trust import (
+    Filters,
+    Sample,
+    code_of,
+    compared,
+    is_finite,
+    learn_flags,
+    minded,
+    modes_now,
+    number_kinds,
+    only_numpy_knows,
+    raising_modes,
+    sample_of,
+    warns,
+    why_not_replaceable,
+)
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import Value
 from anygpu.array.trace.traced import LIES_OTHERWISE
@@ -27,34 +43,18 @@ from anygpu.placement.machine import lacking
 from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.planner import Planner
 from anygpu.placement.strategies import as_arguments, execute
-from anygpu.placement.trust import (
-    Filters,
-    Sample,
-    code_of,
-    compared,
-    is_finite,
-    learn_flags,
-    loud,
-    minded,
-    modes_now,
-    number_kinds,
-    only_numpy_knows,
-    peculiarity,
-    sample_of,
-    warns,
-)
 from anygpu.placement.values import to_anygpu
 from anygpu.program.graph import Program
 from anygpu.workers.worker import Ran, Worker
 
 if TYPE_CHECKING:
+    from anygpu.agreement.comparison import Difference
+    from anygpu.agreement.mismatches import Mismatch
     from anygpu.array.trace.traced import CallInputs
-    from anygpu.placement.agreement.comparison import Difference
-    from anygpu.placement.mismatches import Mismatch
     from anygpu.placement.plan.chunking import Chunks
 
 
-class Instead(NamedTuple):
+class RunElsewhere(NamedTuple):
     """Why a call runs on its baseline instead of the device that was chosen for it."""
 
     why: str
@@ -88,16 +88,16 @@ class DeviceRun(NamedTuple):
 
 def run_on_device(
     call: Call, choice: DeviceChoice, values: CallInputs | None, predicted: float | None
-) -> DeviceRun | Instead:
+) -> DeviceRun | RunElsewhere:
     """Run the call's program on the device that was chosen; `values` are its inputs. Raises what the device does.
 
-    `predicted` are the seconds that it is expected to take. Returns `Instead`, with the reason, where the call has to
-    run on the baseline after all: before the run, or after a result that may not stand for NumPy's.
+    `predicted` are the seconds that it is expected to take. Returns `RunElsewhere`, with the reason, where the call
+    has to run on the baseline after all: before the run, or after a result that may not stand for NumPy's.
     """
     site, planner, name = call.site, call.planner, choice.candidate
     prediction = site.candidates.predictions.get(name)
     if values is None or prediction is None:  # another thread has traced it anew, or given that up
-        return Instead(choice.sentence, on_numpy=True)
+        return RunElsewhere(choice.sentence, on_numpy=True)
     program, chunks = call.traced.program, prediction.chunks
     worker = planner.worker(name, site.options)
     if site.options.fallback == "raise" and node_of(name) is not None:
@@ -110,7 +110,7 @@ def run_on_device(
     conditions = planner.watch.begin(begin)
     given, ran = _execute(call, name, chunks, values, worker, predicted, keeps=check.keeps)
     value = check.after(ran.results, given, ran.noted)
-    if isinstance(value, Instead):
+    if isinstance(value, RunElsewhere):
         return value
     end = planner.clock()
     took, busy = end - begin - ran.phases.compile, planner.watch.end(conditions, end)
@@ -185,33 +185,39 @@ class Check:
 
     # -- before
 
-    def before(self, worker: Worker) -> Instead | None:
+    def before(self, worker: Worker) -> RunElsewhere | None:
         """Why the call has to run on the baseline although the device was chosen; `None` where it may run there."""
         call, name = self._call, self._device
         site, trust, chooser = call.site, call.site.trust, call.site.chooser
         is_numpys = chooser.baseline == "numpy" or name == CPU
         if is_numpys and not site.has_anygpu_arrays and self._traced.lies_otherwise(self._values):
-            return Instead(LIES_OTHERWISE, on_numpy=True)
+            return RunElsewhere(LIES_OTHERWISE, on_numpy=True)
         if chooser.baseline in (None, name):  # what runs where its arguments are, or was asked for, is not automatic
             return None
-        found = loud(self._modes)
+        found = raising_modes(self._modes)
         if found is not None and chooser.baseline == "numpy":
-            return Instead(found)
+            return RunElsewhere(found)
         if chooser.checked and not trust.agreed(self._traced.program.key, name, self._chunks, worker.generation):
             with call.planner.lock:
                 chooser.distrust(name)
-            return Instead(f"{name} has not been compared with NumPy since it was opened or the function was traced.")
+            return RunElsewhere(
+                f"{name} has not been compared with NumPy since it was opened or the function was traced."
+            )
         if site.has_anygpu_arrays or chooser.baseline != "numpy":
             return None
         if chooser.checked and not trust.knows_order(self._values):
-            return Instead("arguments with this memory layout are new, and NumPy decides the layout of the result.")
+            return RunElsewhere(
+                "arguments with this memory layout are new, and NumPy decides the layout of the result."
+            )
         flags = trust.flags
         if flags and warns(self._modes) and trust.is_shown(flags, _module_of(call)):
             flag = min(flags)
             warning = f"{flag.kind} encountered in {flag.operation}"
-            return Instead(f'NumPy warns of "{warning}" here, and the warning filters show it.')
+            return RunElsewhere(f'NumPy warns of "{warning}" here, and the warning filters show it.')
         if chooser.checked and not self._knows_numbers():
-            return Instead(f"numbers of this kind are new, and {name} has not been compared with NumPy for them.", name)
+            return RunElsewhere(
+                f"numbers of this kind are new, and {name} has not been compared with NumPy for them.", name
+            )
         return None
 
     def _knows_numbers(self) -> bool:
@@ -222,7 +228,7 @@ class Check:
     # -- after
 
     def after(self, results: Sequence[Any], given: Sequence[Any], noted: int = 0) -> Any:
-        """The function's value, made of the device's `results` for `given`; `Instead` where NumPy's has to be returned.
+        """The function's value, made of the device's `results` for `given`; `RunElsewhere` where NumPy's is returned.
 
         With `check="always"` the result is compared with NumPy's; else NumPy runs as well where it might warn of this
         result, or of what native code has `noted` on the way to it.
@@ -236,19 +242,19 @@ class Check:
         if site.options.check == "always":
             wrong = self._compare_now(results, given)
             if wrong is not None:
-                return Instead(wrong)
+                return RunElsewhere(wrong)
         elif self._may_run_numpy and (why := only_numpy_knows(traced, results)) is not None:
-            return Instead(f"{why}; NumPy computes it again.", on_numpy=True)
+            return RunElsewhere(f"{why}; NumPy computes it again.", on_numpy=True)
         elif not site.has_anygpu_arrays and self._is_heard and self._needs_numpys_word(results, given, noted):
             # What the function does where NumPy raises an error is seen in its result too.
-            why = loud(self._modes) if site.options.fallback != "raise" else None
+            why = raising_modes(self._modes) if site.options.fallback != "raise" else None
             if why is not None:  # what a function returns where NumPy raises may be no result of its program
-                return Instead(why, on_numpy=True)
+                return RunElsewhere(why, on_numpy=True)
             if site.chooser.baseline is not None:
                 why = (
                     f"the result of {self._device} is not finite; NumPy computes it again, so that its warnings appear."
                 )
-                return Instead(why, on_numpy=True, judge=partial(self._judge, results, given))
+                return RunElsewhere(why, on_numpy=True, judge=partial(self._judge, results, given))
             hear_numpy(call)
         value = traced.rebuild(results, self._values)
         return to_anygpu(value) if site.has_anygpu_arrays else site.trust.in_order(traced, self._values, value)
@@ -267,7 +273,7 @@ class Check:
     def _needs_numpys_word(self, results: Sequence[Any], given: Sequence[Any], noted: int) -> bool:
         """Whether NumPy might warn of this result, or raise, in a way that the user has not seen yet."""
         site, trust = self._call.site, self._call.site.trust
-        if site.chooser.baseline is None and loud(modes_now()) is not None:
+        if site.chooser.baseline is None and raising_modes(modes_now()) is not None:
             # What only NumPy honours may have happened on the way to a finite result.
             return any(op.may_raise_flags for op, _ in self._traced.program.nodes)
         noted &= minded(self._traced) & ~UNKNOWN if noted else 0
@@ -325,7 +331,7 @@ def pin(
     It is kept in the history and as a file for `anygpu verify --report`. `before_use` says that no wrong result was
     returned.
     """
-    from anygpu.placement.mismatches import keep, mismatch, tell  # few processes ever need it
+    from anygpu.agreement.mismatches import keep, mismatch, tell  # few processes ever need it
 
     found = mismatch(
         site.task,
@@ -405,7 +411,7 @@ def is_ordinary(call: Call, value: Any) -> bool:
     if inputs is None:
         why: str | None = "it modifies state that it depends on"
     else:
-        why = peculiarity(call.traced, value, inputs)
+        why = why_not_replaceable(call.traced, value, inputs)
         if why is None:
             site.trust.see(call.traced, inputs, value)
             return True

@@ -11,6 +11,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from anygpu.agreement.trust import (
+    USUAL_MODES,
+    is_finite,
+    minded,
+    mode_token,
+    modes_now,
+    only_numpy_knows,
+    raising_modes,
+    warns,
+)
 from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.base import events
 from anygpu.calls.site import NEEDS_PLANNING
@@ -18,7 +28,6 @@ from anygpu.engines.codegen.kernel import UNKNOWN
 from anygpu.engines.protocol import DirectRun
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.trust import USUAL_MODES, is_finite, loud, minded, mode_token, modes_now, only_numpy_knows, warns
 from anygpu.receipts.notes import Repeated, listeners, made, publish
 from anygpu.receipts.notes import last as last_receipt
 from anygpu.receipts.receipt import Receipt
@@ -81,7 +90,7 @@ class DirectCalls:
         token = mode_token()
         if token is not self._usual_modes:
             modes = modes_now()
-            if loud(modes) is not None:
+            if raising_modes(modes) is not None:
                 return NEEDS_PLANNING
             is_watched = warns(modes) or traced.warns_of_slices
             if modes == USUAL_MODES:

@@ -8,8 +8,8 @@ from anygpu.base.units import readable_seconds
 from anygpu.calls.native_site import NativeSite
 from anygpu.engines.catalogue import why_cpu_is_numpy
 from anygpu.hardware.device import CPU, Device
+from anygpu.native.calls import NativeCalls
 from anygpu.placement.call import Call
-from anygpu.placement.native_calls import NativeCalls
 from anygpu.placement.place_call import choose, require_what_was_asked_for
 from anygpu.placement.plan.plan import Candidate, Plan
 from anygpu.placement.planner import default

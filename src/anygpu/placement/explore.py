@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from anygpu.agreement.trust import Sample, learn_flags, number_kinds
 from anygpu.base.units import readable_seconds
 from anygpu.engines.protocol import tuning_limited_to
 from anygpu.errors import AnyGPUError, name_of, text_of
@@ -24,7 +25,6 @@ from anygpu.placement.machine import lacking
 from anygpu.placement.plan.choosing import DOUBT
 from anygpu.placement.planner import CALIBRATION_SECONDS, NO_GPU, Planner
 from anygpu.placement.strategies import execute
-from anygpu.placement.trust import Sample, learn_flags, number_kinds
 from anygpu.workers.worker import default_budget
 
 #: Runs of a trial: the first compiles and fills caches, the best of the others counts.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from anygpu.calls.call_table import note_of_new
+from anygpu.calls.executing import Executing
 from anygpu.calls.native_site import NativeSite
 from anygpu.calls.site import NEEDS_PLANNING
 from anygpu.placement.call import Call
-from anygpu.placement.executing import Executing
-from anygpu.placement.known import note_of_new
 from anygpu.placement.planner import default
 from anygpu.receipts.notes import Note, Repeated, last, of_task
 from anygpu.receipts.receipt import Receipt
@@ -52,14 +52,14 @@ def _run(site: NativeSite, call: Call) -> tuple[Any, Note | Repeated | Receipt]:
 
 def native_site(call: Call) -> NativeSite | None:
     """The call site that its decorated calls would have; `None` where they are not for native code."""
-    known, key = call.known, call.key
+    table, key = call.table, call.key
     # Another planner has other machines to choose from.
-    may_be_native = known.options.allows_native and call.planner is default()
-    if not may_be_native or key is None or key in known.planned or call.site.has_anygpu_arrays:
+    may_be_native = table.options.allows_native and call.planner is default()
+    if not may_be_native or key is None or key in table.planned or call.site.has_anygpu_arrays:
         return None
-    site = known.native.get(key)
+    site = table.native.get(key)
     if site is None:
         assert isinstance(key, tuple), "a signature is a tuple"
-        site = NativeSite(known, key, note_of_new(call.site.task, known.options))
-        known.remember_native(key, site)
+        site = NativeSite(table, key, note_of_new(call.site.task, table.options))
+        table.remember_native(key, site)
     return site

@@ -18,13 +18,13 @@ import msgspec
 
 from anygpu.base.forks import rlock
 from anygpu.base.lazy import cached_property
+from anygpu.calls.background import LOOKING, Background, Pace
+from anygpu.calls.options import Options
 from anygpu.engines.catalogue import catalogue, is_installed
 from anygpu.errors import AnyGPUError, DeviceLost
 from anygpu.hardware.device import CPU, Device, Unavailable
 from anygpu.hardware.gpu_presence import probes_by_itself, software_devices_are_automatic
 from anygpu.hardware.selection import matches_name, meant
-from anygpu.placement.background import LOOKING, Background, Pace
-from anygpu.placement.options import Options
 from anygpu.program.graph import Program
 from anygpu.workers.worker import Worker, default_budget
 

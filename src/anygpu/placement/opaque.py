@@ -17,11 +17,11 @@ from anygpu.array.core.array import Array
 from anygpu.array.core.structure import flatten, require_plain, unflatten
 from anygpu.base.forks import rlock
 from anygpu.base.interrupts import TryAcquire
+from anygpu.calls.executing import Executing
 from anygpu.errors import DeviceUnavailable, InvalidOption, OutOfMemory
 from anygpu.hardware.device import Device
 from anygpu.hardware.selection import select
 from anygpu.placement.call import Call
-from anygpu.placement.executing import Executing
 from anygpu.placement.opaque_form import EVERY, FIRST, Short, without_memory
 from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.plan.plan import Plan, Refused

@@ -10,22 +10,22 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from anygpu.agreement.trust import (
+    code_of,
+)
 from anygpu.base import events
 from anygpu.base.interrupts import is_of_a_handler
+from anygpu.calls.call_table import CallTable
+from anygpu.calls.executing import Executing
+from anygpu.calls.options import Options
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceUnavailable, NotRecordable, Unsupported, text_of
 from anygpu.hardware.device import CPU, DeviceKind, node_of
 from anygpu.placement.call import Call, call_of
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.device_call import DeviceRun, Instead, run_on_device
-from anygpu.placement.executing import Executing
+from anygpu.placement.device_call import DeviceRun, RunElsewhere, run_on_device
 from anygpu.placement.explore import explore, why_not_elsewhere
-from anygpu.placement.known import Known
-from anygpu.placement.options import Options
 from anygpu.placement.plan.candidate_history import DeviceChoice, WaitingTimes
 from anygpu.placement.planner import Planner, default, no_device
-from anygpu.placement.trust import (
-    code_of,
-)
 from anygpu.placement.values import anygpu_arrays_in
 from anygpu.receipts.notes import publish, publish_failure
 from anygpu.receipts.receipt import (
@@ -49,7 +49,7 @@ _CALLS_BEFORE_RECORDING, _AT_FIRST = 2, 0.03
 
 def place(
     function: Callable[..., Any],
-    known: Known,
+    table: CallTable,
     find_planner: Callable[[], Planner] | None,
     key: Hashable,
     arguments: tuple[Any, ...],
@@ -65,11 +65,11 @@ def place(
     if since is not None:
         loading = time.perf_counter() - since
         timer.waited(loading, loading)
-    call = call_of(function, known, planner, key, arguments, keywords)
+    call = call_of(function, table, planner, key, arguments, keywords)
     began = time.perf_counter() if events.calls else 0.0
     # All in one function: calls may be nested, and each takes of the depth that Python allows.
     try:
-        if known.options.engine is not None:
+        if table.options.engine is not None:
             from anygpu.placement.opaque import place_opaque
 
             outcome = place_opaque(call, timer)
@@ -88,7 +88,7 @@ def place(
     except BaseException as error:
         publish_failure(call.site.task, error, began, function, str(getattr(error, "device", None) or "numpy"))
         raise
-    if call.site.chooser.baseline is None and known.options.engine is None:
+    if call.site.chooser.baseline is None and table.options.engine is None:
         from anygpu.placement.direct import direct_calls  # for calls that name their device
 
         call.site.host.go_direct(direct_calls(call, outcome[1]))
@@ -320,8 +320,8 @@ def run_at(
         allowed = site.chooser.baseline == "numpy" or site.options.fallback != "raise"
         if not allowed or call.is_heard or site.has_anygpu_arrays or is_of_a_handler(error):
             raise
-        outcome = Instead(f"{name} met a {type(error).__name__}, which NumPy raises with its own message.")
-    if isinstance(outcome, Instead):
+        outcome = RunElsewhere(f"{name} met a {type(error).__name__}, which NumPy raises with its own message.")
+    if isinstance(outcome, RunElsewhere):
         return _run_instead(call, outcome, timer, attempts)
     with timer.phase("plan"):
         _learn(call, name, outcome)
@@ -343,7 +343,9 @@ def run_at(
     )
 
 
-def _run_instead(call: Call, instead: Instead, timer: PhaseTimer, attempts: tuple[Attempt, ...]) -> tuple[Any, Receipt]:
+def _run_instead(
+    call: Call, instead: RunElsewhere, timer: PhaseTimer, attempts: tuple[Attempt, ...]
+) -> tuple[Any, Receipt]:
     """The call on the baseline, or on NumPy, because a device that was chosen for it may not run it."""
     baseline = call.site.chooser.baseline or "numpy"
     if not instead.on_numpy:

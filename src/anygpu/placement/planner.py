@@ -17,22 +17,22 @@ import msgspec
 
 from anygpu.base.disturbance import DisturbanceWatch, Reading, read_processors
 from anygpu.base.forks import lock
+from anygpu.calls.background import Background
+from anygpu.calls.options import Options
 from anygpu.engines.catalogue import is_automatic
 from anygpu.errors import DeviceUnavailable, InvalidOption
 from anygpu.hardware.device import CPU, Device
 from anygpu.hardware.selection import matches_name, require
-from anygpu.placement.background import Background
 from anygpu.placement.machine import MachineLook, numpy_device
-from anygpu.placement.options import Options
 from anygpu.placement.plan.calibration import Calibration, assumed
 from anygpu.placement.plan.predicting import Corrections, Expected, predict
 from anygpu.program.graph import Program
 from anygpu.workers.worker import Worker
 
 if TYPE_CHECKING:
+    from anygpu.agreement.mismatches import Mismatch
     from anygpu.placement.candidates import Prediction
     from anygpu.placement.history.history import CallHistory
-    from anygpu.placement.mismatches import Mismatch
     from anygpu.placement.recall import Recall
     from anygpu.workers.device_arrays.registry import DeviceRegistry
 

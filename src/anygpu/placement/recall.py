@@ -12,9 +12,9 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from anygpu.calls.background import looking_at_once
 from anygpu.engines.catalogue import entry_of, is_automatic
 from anygpu.hardware.device import Device
-from anygpu.placement.background import looking_at_once
 from anygpu.placement.history.history import CallHistory, measured_text
 from anygpu.placement.history.records import Habit, device_stamp, function_hash, function_name, signature_hash
 from anygpu.placement.plan.candidate_history import Remembered, is_worth_opening

@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+from anygpu.calls.options import Options
 from anygpu.errors import AllocationError, AnyGPUError, PoisonTask, text_of
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
-from anygpu.placement.options import Options
 from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.plan.chunking import Chunks
 from anygpu.placement.planner import Planner

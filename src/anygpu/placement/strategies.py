@@ -10,7 +10,7 @@ import numpy as np
 from anygpu.array.core.array import Array
 from anygpu.array.core.device import to_numpy_dtype
 from anygpu.array.core.expression import compute
-from anygpu.placement.executing import enter, leave
+from anygpu.calls.executing import enter, leave
 from anygpu.program.graph import Program
 from anygpu.receipts.receipt import NetworkUse, Phases
 from anygpu.workers.worker import Argument, Ran, Worker

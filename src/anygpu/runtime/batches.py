@@ -18,9 +18,11 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from anygpu.agreement.trust import Filters, Sample, compared, is_finite
 from anygpu.array.core.structure import flatten, unflatten
 from anygpu.array.trace.traced import CallInputs, Traced
 from anygpu.base.disturbance import DisturbanceWatch
+from anygpu.calls.options import Options
 from anygpu.engines.protocol import tuning_limited_to
 from anygpu.errors import AllocationError, AnyGPUError
 from anygpu.hardware.device import Device
@@ -28,13 +30,11 @@ from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.device_call import pin
 from anygpu.placement.machine import usable_bytes
-from anygpu.placement.options import Options
 from anygpu.placement.plan.calibration import Calibration, assumed
 from anygpu.placement.plan.candidate_history import calls_between_samples
 from anygpu.placement.plan.chunking import FILLED, SIZES, BatchPlan, BatchTimes, Missed, Weighed, weigh
 from anygpu.placement.plan.predicting import predict
 from anygpu.placement.planner import Planner
-from anygpu.placement.trust import Filters, Sample, compared, is_finite
 from anygpu.program.graph import Program
 from anygpu.program.transforms import vmap
 from anygpu.receipts.receipt import NetworkUse

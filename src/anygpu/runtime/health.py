@@ -14,9 +14,9 @@ from weakref import WeakSet
 
 import msgspec
 
+from anygpu.agreement.mismatches import Mismatch
 from anygpu.base.metric_families import Family, MetricKind, Sample, single
 from anygpu.base.units import readable_bytes, readable_seconds
-from anygpu.placement.mismatches import Mismatch
 from anygpu.runtime.lanes import PLANNING, Job, Lane
 from anygpu.runtime.task_queue import TaskQueue
 from anygpu.workers.device_arrays.lineage import Loss

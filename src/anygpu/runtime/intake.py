@@ -20,7 +20,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from anygpu.base.interrupts import uninterrupted
-from anygpu.placement.options import TaskOptions
+from anygpu.calls.options import TaskOptions
 from anygpu.receipts.notes import Origin
 from anygpu.receipts.receipt import Receipt
 from anygpu.runtime.future import GivingWay

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from anygpu.agreement.trust import is_finite, number_kinds
 from anygpu.array.core.structure import flatten
 from anygpu.base import events
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceLost, Unsupported, name_of, text_of
@@ -30,7 +31,6 @@ from anygpu.placement.place_call import choose, receipt_of, run_at, run_untraced
 from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.planner import Planner
 from anygpu.placement.retry import handle_failure, next_choice, one_line, refusal, task_for
-from anygpu.placement.trust import is_finite, number_kinds
 from anygpu.receipts.notes import made
 from anygpu.receipts.receipt import Attempt, Phases, PhaseTimer, Receipt, attribute_to_line, queued_receipt
 from anygpu.runtime.batches import Batch, BatchResults, CheckStatus, LaunchCheck

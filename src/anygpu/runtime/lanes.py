@@ -18,15 +18,15 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from anygpu.agreement.trust import Modes
 from anygpu.array.core.array import Array
 from anygpu.array.core.structure import flatten
 from anygpu.base import events
+from anygpu.calls.options import NaNs
 from anygpu.errors import NotANumber
 from anygpu.placement.call import Call
-from anygpu.placement.options import NaNs
 from anygpu.placement.plan.candidate_history import DeviceChoice, WaitingTimes
 from anygpu.placement.retry import LockedTask
-from anygpu.placement.trust import Modes
 from anygpu.receipts.notes import Failure, Origin
 from anygpu.receipts.receipt import Attempt, Receipt
 from anygpu.runtime.future import Future

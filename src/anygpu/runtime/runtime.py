@@ -19,19 +19,19 @@ from operator import length_hint
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, Unpack
 
+from anygpu.agreement.trust import Modes
 from anygpu.base.events import Listed, drawn
 from anygpu.base.forks import lock
 from anygpu.base.interrupts import is_of_a_handler, whole
+from anygpu.calls.call_table import CallTable
+from anygpu.calls.offload import Calls, Offloaded, Result, check_callable, check_function
+from anygpu.calls.options import CallOptions, Options, TaskOptions, check_names, options
+from anygpu.calls.signature import function_key
+from anygpu.calls.undecorated import FunctionTables, table_of, unwrapped
 from anygpu.errors import InvalidOption, Overloaded, QueueFull
 from anygpu.placement.call import Call
-from anygpu.placement.known import Known
-from anygpu.placement.offload import Calls, Offloaded, Result, check_callable, check_function
-from anygpu.placement.options import CallOptions, Options, TaskOptions, check_names, options
 from anygpu.placement.planner import Planner, default
 from anygpu.placement.retry import LockedTask
-from anygpu.placement.signature import function_key
-from anygpu.placement.trust import Modes
-from anygpu.placement.undecorated import KnownFunctions, known_of, unwrapped
 from anygpu.placement.values import bytes_of
 from anygpu.receipts.notes import listeners, origin_here
 from anygpu.receipts.receipt import Receipt, users_line
@@ -234,7 +234,7 @@ class Runtime:
         self._shares_planner = known is None
         self._deadline = deadline
         self._numbers = count(1)
-        self._functions = KnownFunctions()
+        self._functions = FunctionTables()
         self._queue: TaskQueue[Job] = TaskQueue(most=queue, ageing=ageing, tenants=tenants)
         routing = Routing(self._planner, batching=batching, max_latency=max_latency)
         self._scheduler = Scheduler(self._planner, self._queue, routing, self._job)
@@ -426,20 +426,20 @@ class Runtime:
         same = function_key(function)
         key: Hashable = (same, own, tuple(given.items()))
         try:
-            known = self._functions.find(key) if same is not None else None
+            table = self._functions.find(key) if same is not None else None
         except TypeError:  # an option that cannot be a key
-            known = same = None
-        if known is None:
+            table = same = None
+        if table is None:
             check_names(given, TaskOptions)
             wanted = own or options(**given)
             if self._shares_planner:
-                known = known_of(function, wanted)
+                table = table_of(function, wanted)
             else:
                 check_function(function)
-                known = Known(wanted)
+                table = CallTable(wanted)
             if same is not None:
-                known = self._functions.remember(key, known)
-        return Calls(function, known, self._find_planner)
+                table = self._functions.remember(key, table)
+        return Calls(function, table, self._find_planner)
 
     def _find_planner(self) -> Planner:
         return self._planner

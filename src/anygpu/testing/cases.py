@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from anygpu.agreement.elementwise import ErrorClass
 from anygpu.base.typing import HostArray
 from anygpu.errors import InvalidProgram
-from anygpu.placement.agreement.elementwise import ErrorClass
 from anygpu.program.dtypes import COMPLEX, DTYPES, ITEMSIZE, KIND, DType, is_inexact
 from anygpu.program.functions import (
     BINARY,

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from anygpu.agreement.elementwise import tolerance_of
 from anygpu.base.interrupts import float_errors_ignored
 from anygpu.base.typing import HostArray
 from anygpu.engines.numpy import lowering
 from anygpu.engines.protocol import Buffer, Engine, ProgramEngine
 from anygpu.errors import AnyGPUError, DeviceLost, InvalidOption
 from anygpu.hardware.device import FEATURES, Device, Unavailable
-from anygpu.placement.agreement.elementwise import tolerance_of
 from anygpu.program.dtypes import is_inexact
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Binary, Cast, Gather, Input, Reshape, Scatter

@@ -19,10 +19,10 @@ from traitlets.config import Config
 
 import anygpu as ag
 from anygpu.base import events
+from anygpu.calls.offload import Offloaded
 from anygpu.cli.notebook.magics import call_in, offload_options, receipt_count
 from anygpu.cli.notebook.receipts import LastCalls
 from anygpu.errors import InvalidOption
-from anygpu.placement.offload import Offloaded
 from anygpu.placement.plan.plan import Plan
 
 

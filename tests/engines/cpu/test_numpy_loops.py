@@ -15,7 +15,7 @@ from anygpu.program.functions import BINARY, FUNCTIONS, UNARY
 from anygpu.program.graph import Node, Program
 from anygpu.program.ops.elementwise import BitwiseBinary, BitwiseUnary
 from anygpu.program.primitives import Binary, Input, Unary
-from tests.placement.random_functions import same_bits
+from tests.native.random_functions import same_bits
 
 LOOPED = sorted(fn for fn in NEAR if has_loop(fn))
 DTYPES = ("float32", "float64")

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from anygpu.agreement.elementwise import DIGITS, tolerance_of
 from anygpu.base.typing import HostArray
-from anygpu.placement.agreement.elementwise import DIGITS, tolerance_of
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact, is_integer
 from anygpu.program.functions import COMPARISONS

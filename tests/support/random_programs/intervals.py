@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from anygpu.placement.agreement.elementwise import DIGITS, ErrorClass, tolerance_of
+from anygpu.agreement.elementwise import DIGITS, ErrorClass, tolerance_of
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact
 
 #: Inputs are multiples of two to the minus this, between -INPUT_LIMIT and INPUT_LIMIT.

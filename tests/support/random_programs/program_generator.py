@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from anygpu.agreement.elementwise import EPSILON
 from anygpu.base.typing import HostArray
-from anygpu.placement.agreement.elementwise import EPSILON
 from anygpu.program import primitives as p
 from anygpu.program.dtypes import KIND, REAL_PART, DType, is_inexact, is_integer
 from anygpu.program.graph import Program, Recorder

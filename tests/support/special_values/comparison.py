@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from anygpu.agreement.elementwise import tolerance_of
 from anygpu.base.typing import HostArray
-from anygpu.placement.agreement.elementwise import tolerance_of
 from anygpu.program.dtypes import ITEMSIZE, KIND, REAL_PART, DType, is_inexact
 from anygpu.program.functions import FUNCTIONS
 from anygpu.testing.verify.special_values import complex_values, special_values

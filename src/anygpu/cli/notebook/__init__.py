@@ -19,7 +19,7 @@ _DRAWN_BY = {
     "anygpu.hardware.device.Device": ("outcomes", "device_html"),
     "anygpu.hardware.diagnosis.Diagnosis": ("outcomes", "diagnosis_html"),
     "anygpu.observe.statistics.Summary": ("receipts", "summary_html"),
-    "anygpu.placement.offload.Result": ("outcomes", "result_html"),
+    "anygpu.calls.offload.Result": ("outcomes", "result_html"),
     "anygpu.placement.plan.plan.Plan": ("receipts", "plan_html"),
     "anygpu.program.graph.Program": ("outcomes", "program_html"),
     "anygpu.pytorch.step.StepResult": ("outcomes", "step_html"),

@@ -17,11 +17,11 @@ from IPython.display import display
 
 from anygpu import api
 from anygpu.base import events
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import CallOptions
 from anygpu.cli.notebook.outcomes import WRITTEN, write
 from anygpu.cli.notebook.receipts import MOST_KEPT, Keeping, Notice, Said
 from anygpu.errors import AnyGPUError, InvalidOption
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import CallOptions
 
 #: The options of `offload`.
 OPTIONS = tuple(CallOptions.__annotations__)

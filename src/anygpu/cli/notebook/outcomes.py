@@ -45,7 +45,7 @@ from anygpu.program.picture import to_svg
 from anygpu.store.tensor import Tensor
 
 if TYPE_CHECKING:
-    from anygpu.placement.offload import Result
+    from anygpu.calls.offload import Result
     from anygpu.pytorch.step import StepResult
     from anygpu.runtime.future import Future
     from anygpu.runtime.runtime import Outcome

@@ -19,6 +19,8 @@ import numpy as np
 from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.base.disturbance import Conditions
+from anygpu.calls.call_table import CallTable
+from anygpu.calls.options import Options
 from anygpu.errors import AnyGPUError, DeadlineExceeded, DeviceHung, DeviceLost, DeviceUnavailable, QueueFull
 from anygpu.fleet.simulation.scenario import (
     OPENING,
@@ -33,8 +35,6 @@ from anygpu.fleet.simulation.scenario import (
 from anygpu.placement.call import Call
 from anygpu.placement.call_site import CallSite
 from anygpu.placement.candidates import Prediction
-from anygpu.placement.known import Known
-from anygpu.placement.options import Options
 from anygpu.placement.plan.candidate_history import DeviceChoice
 from anygpu.placement.plan.predicting import predict
 from anygpu.placement.planner import Planner
@@ -514,5 +514,5 @@ def _calls(
             for _ in range(2):
                 spread = draw.lognormvariate(0.0, scenario.noise) if scenario.noise else 1.0
                 site.chooser.measured(name, scenario.alone_seconds * spread + overhead)
-    known = Known(options)
-    return tuple(Call(planner, task, site, (each,), {}, known=known, key=kind) for each in arguments)
+    table = CallTable(options)
+    return tuple(Call(planner, task, site, (each,), {}, table=table, key=kind) for each in arguments)

@@ -24,9 +24,9 @@ from anygpu.array.core.device import ArrayWork
 from anygpu.array.core.expression import active_tracer
 from anygpu.array.trace.tracing import trace
 from anygpu.base import events
+from anygpu.calls.executing import Executing
 from anygpu.observe.advising.findings import MOST_LINES, CodePlace, CountsByPlace, LineCounts, findings, leaves
 from anygpu.observe.snapshot import Advice
-from anygpu.placement.executing import Executing
 from anygpu.receipts import notes
 from anygpu.receipts.notes import Given, Note
 from anygpu.receipts.receipt import HostOperation, Receipt

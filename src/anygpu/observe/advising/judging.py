@@ -254,7 +254,7 @@ def _why_not(best: DeviceEstimate, numpy_seconds: float) -> tuple[AdviceVerdict,
 
 
 def _plan(function: Callable[..., Any], sample: _Sample) -> Plan:
-    from anygpu.placement.undecorated import remembered
+    from anygpu.calls.undecorated import remembered
 
     return remembered(function, {}).explain(*sample.arguments, **sample.keywords)
 
@@ -282,7 +282,7 @@ def _measured(
     function: Callable[..., Any], sample: _Sample, predicted: list[DeviceEstimate]
 ) -> tuple[list[DeviceEstimate], float]:
     """Every device's time, measured in our workers; and NumPy's, without whoever watched."""
-    from anygpu.placement.undecorated import remembered
+    from anygpu.calls.undecorated import remembered
 
     def on(device: str) -> Callable[[], Any]:
         calls = remembered(function, {"on": device, "fallback": "raise"})

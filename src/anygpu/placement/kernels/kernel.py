@@ -21,6 +21,7 @@ from anygpu.array.core.abstract_device import AbstractDevice
 from anygpu.array.core.array import Array, as_value
 from anygpu.array.core.recording import apply
 from anygpu.base.lazy import cached_property
+from anygpu.calls.executing import ask, is_executing
 from anygpu.engines.catalogue import traits_of
 from anygpu.engines.codegen.custom.reflected import (
     ConstantNumber,
@@ -32,7 +33,6 @@ from anygpu.engines.codegen.custom.reflected import (
 )
 from anygpu.engines.codegen.custom.wgsl import reflected_wgsl
 from anygpu.errors import DeviceUnavailable, InvalidOption, Unsupported
-from anygpu.placement.executing import ask, is_executing
 from anygpu.placement.kernels.arguments import (
     Given,
     Grid,
@@ -49,8 +49,8 @@ from anygpu.program.ops.custom import SPOKEN, Language, Parameter, Three
 from anygpu.receipts.receipt import warn_fallback
 
 if TYPE_CHECKING:
+    from anygpu.calls.offload import Offloaded
     from anygpu.hardware.device import Device
-    from anygpu.placement.offload import Offloaded
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -330,7 +330,7 @@ class Kernel:
     @cached_property
     def _placed(self) -> Offloaded[..., Any]:
         """The kernel as an offloaded function. Without a reference only devices of its language can run it."""
-        from anygpu.placement.offload import offloaded
+        from anygpu.calls.offload import offloaded
 
         def body(*arrays: Any, **numbers: Any) -> Any:
             if not self._is_read and self.reference is not None:
@@ -359,7 +359,7 @@ class Kernel:
 
         The option `fallback` decides how: by a warning, by an error, or not at all.
         """
-        from anygpu.placement.options import options
+        from anygpu.calls.options import options
 
         fallback = options().fallback
         if fallback == "raise":

@@ -21,8 +21,8 @@ FIRST_INTERVAL, SOON = 16, 5
 ChoiceKind = Literal["baseline", "known", "trial", "sample", "pinned", "untried", "only"]
 
 
-#: So many disturbed times in a row are what is usual now.
-PATIENCE = 5
+#: Consecutive noisy samples that become the new baseline.
+MAX_NOISY_SAMPLES = 5
 
 
 class RecentTimes:
@@ -61,7 +61,7 @@ class RecentTimes:
         if disturbed and self.recent and not self.disturbed:
             if seconds >= (self.estimate or 0.0):
                 self._passed_over += not passing
-                if self._passed_over < PATIENCE:
+                if self._passed_over < MAX_NOISY_SAMPLES:
                     return
                 self.recent.clear()
             else:
@@ -200,7 +200,7 @@ def calls_between_samples(home: float, device: float, copying: float, *, samples
 # in every number, so two rules bound what that can cost:
 #
 # - A device is opened on the word of a history only where its own forecast pays for that; without one, once calls
-# have taken as long as opening would (`anygpu.placement.background`). - The first call there is the judge: if it takes
+# have taken as long as opening would (`anygpu.calls.background`). - The first call there is the judge: if it takes
 # more than twice what was remembered, and more than NumPy does, the next call is back on NumPy, and the history has
 # no further say in this process.
 #

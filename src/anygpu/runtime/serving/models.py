@@ -19,9 +19,9 @@ import numpy as np
 from anygpu.array.core.array import Array
 from anygpu.array.core.recording import apply
 from anygpu.base.typing import HostArray
+from anygpu.calls.offload import Offloaded, check_function
 from anygpu.engines.numpy.lowering import run
 from anygpu.errors import InvalidOption, InvalidProgram
-from anygpu.placement.offload import Offloaded, check_function
 from anygpu.program.graph import Program
 from anygpu.program.ops.source import Input
 from anygpu.program.primitive import Spec

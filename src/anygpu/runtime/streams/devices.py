@@ -15,27 +15,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from anygpu.agreement.comparison import judge
+from anygpu.agreement.mismatches import keep, mismatch, tell
+from anygpu.agreement.trust import code_of
 from anygpu.array.core.device import to_numpy_dtype
 from anygpu.array.trace.traced import NotTraceable, Traced
 from anygpu.array.trace.tracing import trace
 from anygpu.base.typing import HostArray
 from anygpu.base.units import readable_seconds
+from anygpu.calls.executing import Executing
+from anygpu.calls.options import Options
 from anygpu.engines.catalogue import why_only_when_named
 from anygpu.engines.cpu.numpy_loops import rounding
 from anygpu.errors import AnyGPUError, InvalidOption, text_of
 from anygpu.hardware.device import CPU, Device, DeviceKind
 from anygpu.hardware.gpu_presence import software_devices_are_automatic
 from anygpu.hardware.selection import select
-from anygpu.placement.agreement.comparison import judge
-from anygpu.placement.executing import Executing
 from anygpu.placement.machine import first_choice, lacking
-from anygpu.placement.mismatches import keep, mismatch, tell
-from anygpu.placement.options import Options
 from anygpu.placement.plan.candidate_history import calls_between_samples
 from anygpu.placement.plan.choosing import DOUBT, DeviceChooser
 from anygpu.placement.plan.predicting import predict
 from anygpu.placement.planner import NO_GPU, Planner, allows_numpy, no_device
-from anygpu.placement.trust import code_of
 from anygpu.program.exactness import why_not
 from anygpu.program.graph import Program
 from anygpu.program.independence import Cut, cut, independent_cuts

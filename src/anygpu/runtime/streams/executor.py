@@ -21,9 +21,9 @@ from anygpu.array.trace.tracing import trace
 from anygpu.base.interrupts import is_of_a_handler
 from anygpu.base.lru import LRUCache
 from anygpu.base.typing import HostArray
+from anygpu.calls.executing import Executing
 from anygpu.engines.numpy import lowering
 from anygpu.errors import AnyGPUError, InvalidOption, Unsupported, text_of
-from anygpu.placement.executing import Executing
 from anygpu.placement.machine import lacking
 from anygpu.placement.plan.chunking import corrected, memory_needed
 from anygpu.placement.planner import Planner

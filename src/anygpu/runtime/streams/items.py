@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 
 from anygpu.array.core.structure import flatten
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import Options
 from anygpu.errors import InvalidOption, OverBudget
 from anygpu.hardware.host import resident_bytes
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import Options
 from anygpu.placement.planner import Planner
 from anygpu.receipts.notes import publish
 from anygpu.receipts.receipt import Attempt, Phases, Receipt

@@ -19,11 +19,11 @@ import numpy as np
 from anygpu.array.core.recording import normal_axis
 from anygpu.base.typing import HostArray
 from anygpu.base.units import bytes_from
+from anygpu.calls.offload import Offloaded
+from anygpu.calls.options import CallOptions, Options, options
 from anygpu.errors import InvalidOption, OverBudget
 from anygpu.hardware import host
 from anygpu.hardware.host import resident_bytes
-from anygpu.placement.offload import Offloaded
-from anygpu.placement.options import CallOptions, Options, options
 from anygpu.placement.place_call import receipt_of
 from anygpu.placement.planner import Planner, default
 from anygpu.receipts.notes import publish

@@ -21,17 +21,17 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from anygpu.agreement.comparison import judge
 from anygpu.base.typing import HostArray
+from anygpu.calls.call_table import CallTable
+from anygpu.calls.offload import Calls, Result
+from anygpu.calls.options import options
 from anygpu.engines import Isolation
 from anygpu.engines.catalogue import entry_of
 from anygpu.engines.numpy import lowering
 from anygpu.errors import AllocationError, Unsupported
 from anygpu.hardware.device import Device
-from anygpu.placement.agreement.comparison import judge
-from anygpu.placement.known import Known
 from anygpu.placement.machine import machine_of
-from anygpu.placement.offload import Calls, Result
-from anygpu.placement.options import options
 from anygpu.placement.planner import Planner
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Input
@@ -384,7 +384,7 @@ class Subject:
         """Call a function as `anygpu.run` does with `on=` and `fallback="raise"`."""
         calls = self._calls.get(function)
         if calls is None:
-            calls = self._calls[function] = Calls(function, Known(self._options), lambda: self._planner)
+            calls = self._calls[function] = Calls(function, CallTable(self._options), lambda: self._planner)
         return calls.run(*arguments)
 
 

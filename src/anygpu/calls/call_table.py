@@ -1,0 +1,142 @@
+"""The call sites of functions whose calls are placed, as far as the first calls need them.
+
+This module and the modules that it imports are all that a process loads whose calls are few and short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections import OrderedDict
+from collections.abc import Hashable
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from anygpu.calls.options import Options
+from anygpu.calls.signature import INPUT_NUMBER_TYPES, OwnArray, without
+from anygpu.receipts.notes import HostNote
+
+if TYPE_CHECKING:
+    from anygpu.calls.native_site import NativeSite
+    from anygpu.calls.site import NumpySite, Site
+    from anygpu.native.calls import NativeCalls
+    from anygpu.placement.call_site import CallSite
+    from anygpu.placement.opaque_form import OpaqueForm
+
+#: Kinds of arguments that are remembered for one function, and such that are new.
+_MOST_SITES, _MOST_NEW = 1024, 256
+NEW = "it is new, and its first calls are measured on numpy."
+
+
+class CallTable:
+    """The call sites of one function with some options, by the key of the call.
+
+    There is no lock: each step is one operation of a dict, and what two threads learn at once is learnt once.
+    """
+
+    __slots__ = (
+        "code",
+        "forms",
+        "hosts",
+        "input_number_types",
+        "native",
+        "native_marks",
+        "new",
+        "numpy_marks",
+        "options",
+        "planned",
+        "quick",
+        "sites",
+    )
+
+    def __init__(self, options: Options, code: CodeType | None = None) -> None:
+        self.options = options
+        self.code = code
+        #: Types of numbers whose values are no part of a key.
+        self.input_number_types = INPUT_NUMBER_TYPES
+        #: By key, the latest last. Those of which only the time of a call is known are apart: arguments that are new
+        #: with every call do not drive out what was learnt of others.
+        self.sites: OrderedDict[Hashable, CallSite] = OrderedDict()
+        self.new: dict[Hashable, NumpySite] = {}
+        #: Those that run on NumPy until native code is ready for them, and on that from then on.
+        self.native: dict[Hashable, NativeSite] = {}
+        #: The one of all of these that runs the next call, or what plans it: every call looks here first.
+        self.hosts: dict[Hashable, Site] = {}
+        #: Keys of calls that were native code and are planned now, because another device is faster still.
+        self.planned: set[Hashable] = set()
+        #: The native code of the last call: whether it is that of the next one too, it can tell without a key.
+        self.quick: NativeCalls | None = None
+        #: Marks of calls for which earlier processes have found native code to be faster, or have tried it in vain.
+        self.native_marks: frozenset[bytes] = frozenset()
+        self.numpy_marks: frozenset[bytes] = frozenset()
+        #: Of an opaque task, by what arguments have in common beside their rows.
+        self.forms: dict[Hashable, OpaqueForm] = {}
+
+    def on_value_dependence(self, types: frozenset[type]) -> None:
+        """Make the values of such numbers a part of keys from now on: what the function computes depends on them."""
+        self.input_number_types = without(self.input_number_types, types)
+
+    def remember(self, key: Hashable, site: CallSite) -> None:
+        """Keep the site of calls that are planned; the one that was used least lately goes."""
+        self.new.pop(key, None)
+        self.hosts.pop(key, None)
+        self.sites[key] = site
+        if len(self.sites) > _MOST_SITES:
+            self.hosts.pop(self.sites.popitem(last=False)[0], None)
+
+    def used(self, key: Hashable) -> None:
+        """Note that a site was used: it is not the next to be forgotten."""
+        with contextlib.suppress(KeyError):  # forgotten since, by another thread
+            self.sites.move_to_end(key)
+
+    def remember_new(self, key: Hashable, early: NumpySite) -> None:
+        """Keep the site of calls of a new kind; all of these go when there are too many."""
+        if len(self.new) >= _MOST_NEW:
+            self.new.clear()  # which costs less than to look for the oldest one
+            self.hosts.clear()
+        self.new[key] = self.hosts[key] = early
+
+    def plan_from_now_on(self, key: Hashable) -> None:
+        """Have such calls planned, and run none of them as native code."""
+        if len(self.planned) >= _MOST_SITES:
+            self.planned.clear()
+        self.planned.add(key)
+        self.forget_native(key)
+        self.quick = None
+
+    def forget_native(self, key: Hashable) -> None:
+        """Drop the site of calls that are for NumPy or native code."""
+        self.native.pop(key, None)
+        self.hosts.pop(key, None)
+
+    def remember_native(self, key: Hashable, site: NativeSite) -> None:
+        """Keep the site of calls that are for NumPy or native code."""
+        if len(self.native) >= _MOST_NEW:
+            self.hosts.clear()
+            # Arguments that are new with every call do not drive out what was compiled for others.
+            self.native = {old: each for old, each in self.native.items() if not each.runs_as_is}
+            if len(self.native) >= _MOST_SITES:
+                self.native.clear()
+        self.native[key] = self.hosts[key] = site
+
+
+def has_own_array(key: tuple[Hashable, ...]) -> bool:
+    """Whether there is an array of anygpu's own among the arguments of such calls."""
+    return any(part is OwnArray for part in key)
+
+
+def note_of_new(task: str, options: Options) -> HostNote:
+    """The note of a call site that is new, or the reason why it stays on NumPy in any case."""
+    if options.cpu_is_numpy is not None:
+        return HostNote(task, options.cpu_is_numpy, None)
+    if options.needs_no_planning:
+        return HostNote(task, "numpy is the only device allowed.", None)
+    return HostNote(task, NEW, None)
+
+
+def name_of(function: Any) -> str:
+    """The name of a function in receipts and messages."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return str(name)

@@ -1,7 +1,0 @@
-"""Whether a device's result is correct: compared with NumPy's, on the inputs of a real call.
-
-`comparison.judge` is what callers use. It first allows only what one operation may add, which needs no analysis. What
-lies beyond that is judged by `analysis`, which runs the program node by node on NumPy and carries a bound for every
-element: how far two correct results may differ there. The rules for the bounds are in `elementwise` (functions of one
-or two numbers, with the published tolerances) and `along_axes` (sums, sorts, products, transforms, linear algebra).
-"""

@@ -1,0 +1,3 @@
+from __future__ import annotations
+
+from tests.support.calibrations import own_calibrations as own_calibrations
