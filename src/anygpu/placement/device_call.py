@@ -268,7 +268,7 @@ class Check:
     @property
     def _is_heard(self) -> bool:
         """Whether NumPy would say something of errors under the modes of this call."""
-        return warns(self._modes) or self._traced.warns_of_slices
+        return warns(self._modes) or self._traced.warns_anyway
 
     def _needs_numpys_word(self, results: Sequence[Any], given: Sequence[Any], noted: int) -> bool:
         """Whether NumPy might warn of this result, or raise, in a way that the user has not seen yet."""

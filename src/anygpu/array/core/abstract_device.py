@@ -74,7 +74,7 @@ class AbstractDevice:
         self.risky: dict[str, None] = {}
         #: Lines whose operations NumPy does not warn of.
         self.quiet_lines: set[tuple[str, int]] = set()
-        self.warns_of_slices = False
+        self.warns_anyway = False
         #: The arrays themselves, while the function is traced, to ask how they lie in memory.
         self.examples: dict[int, HostArray] = {}
         #: Arrays whose layout in memory the function has asked for.
