@@ -106,7 +106,7 @@ class Tracer(Protocol):
     #: Values of all arrays that were made, whether they are used or not.
     shown: list[Value]
 
-    #: Whether NumPy may warn under any modes of the caller: of empty slices, or under `np.errstate` of the function's own.
+    #: Whether NumPy may warn under any modes of the caller: of empty slices, or under the function's own `np.errstate`.
     warns_anyway: bool
 
     #: The first error that a function of this package raised in the place of NumPy's.

@@ -34,8 +34,10 @@ def shown_once(tracer: AbstractDevice) -> Iterator[None]:
         return
 
     def stop_at_warnings(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code is _SHOW and _is_shown_each_time(frame.f_locals.get("msg")):
-            tracer.stop("it gives a warning")
+        if event == "call" and frame.f_code is _SHOW:
+            message: Any = frame.f_locals.get("msg")
+            if _is_shown_each_time(message):
+                tracer.stop("it gives a warning", (message.filename, message.lineno))
 
     sys.setprofile(stop_at_warnings)
     try:

@@ -340,7 +340,7 @@ class Traced:
                 kept = leaves[where]
                 if isinstance(kept, np.ndarray):
                     if id(kept) not in copies:
-                        copies[id(kept)] = kept.copy()
+                        copies[id(kept)] = kept.copy(order="K")
                     leaves[where] = copies[id(kept)]
                 continue
             if leaf.twin is not None:

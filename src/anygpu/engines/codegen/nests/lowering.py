@@ -128,7 +128,7 @@ class Spread:
 
 def _looked_at(value: Expr, condition: Expr | None = None) -> Expr:
     """The value, of which is noted that the condition holds; that it is not finite, if there is none."""
-    if isinstance(value, Literal):
+    if isinstance(value, Literal) and condition is None:
         return value
     return Apply("noted", (value,) if condition is None else (value, condition), value.type)
 
