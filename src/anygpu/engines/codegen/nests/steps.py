@@ -32,6 +32,7 @@ from anygpu.engines.codegen.kernel_ir import (
 from anygpu.engines.codegen.kernel_ir import Variable as Changing
 from anygpu.engines.codegen.lower import single_value
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_inexact, is_integer
+from anygpu.program.exactness import constant_exponent
 from anygpu.program.functions import FUNCTIONS, BinaryFunction
 from anygpu.program.graph import Program
 from anygpu.program.primitives import (
@@ -198,7 +199,7 @@ def noted_nodes(program: Program, ranks: Sequence[int] = ()) -> frozenset[int]:
         elif _may_not_fit(program, node):
             found.add(node)
         for number, each in enumerate(inputs):
-            carries = _carries(op, number)
+            carries = _carries(program, node, number)
             infinity_is_seen[each] |= infinity_is_seen[node] and carries
             nan_is_seen[each] |= nan_is_seen[node] and (carries or _carries_nan(op))
     return frozenset(found)
@@ -219,9 +220,12 @@ def _makes(program: Program, node: int) -> tuple[bool, bool]:
     return True, True
 
 
-def _carries(op: Primitive, operand: int) -> bool:
+def _carries(program: Program, node: int, operand: int) -> bool:
     """Whether a NaN or an infinity in this operand surely gives one in the result."""
+    op, inputs = program.nodes[node]
     match op:
+        case Binary(fn="power"):
+            return operand == 0 and (constant_exponent(program, inputs[1]) or 0.0) > 0.0
         case Unary() | Binary():
             keeps = FUNCTIONS[op.fn].keeps
             return keeps == "nan, inf" or (keeps == "nan, inf of the first" and operand == 0)
@@ -381,7 +385,7 @@ def weight_of(expr: Apply) -> float:
         return 8.0
     if expr.fn.startswith("numpy."):
         return _CALLED_LOOP + WEIGHTS[expr.fn.removeprefix("numpy.")]
-    return WEIGHTS.get(expr.fn, 1.0)
+    return WEIGHTS.get(expr.fn.removeprefix("numpys_"), 1.0)
 
 
 def _width(types: set[str]) -> int:
