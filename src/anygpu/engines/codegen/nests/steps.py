@@ -302,7 +302,7 @@ _CALL = 10.0
 #: What calling a loop of NumPy's takes beside the function itself.
 _CALLED_LOOP = 20.0
 #: Vectors that a loop of NumPy's is called for at once.
-_CALLED_VECTORS = 4
+_CALLED_VECTORS = 8
 
 #: Operations of a part, so that starting it on another thread (about a microsecond) is lost among them: 30 µs or so.
 PART = 100_000.0
