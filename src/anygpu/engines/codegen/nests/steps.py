@@ -496,7 +496,7 @@ def combined(estimates: Sequence[LoopEstimate]) -> LoopEstimate:
         sum(each.operations for each in estimates),
         sum(each.functions for each in estimates),
         min((each.width for each in estimates), default=8),
-        sum(each.live for each in estimates),
+        max((each.live for each in estimates), default=0),
         any(each.calls_numpy for each in estimates),
     )
 
