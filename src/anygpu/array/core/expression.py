@@ -411,7 +411,7 @@ def _parts_of(value: Value, boxes: Sequence[_Box]) -> list[Value]:
     """These parts of a value, or all of it where they are most of it."""
     if 2 * sum(map(_size, boxes)) > value.spec.size:
         return [value]
-    slices = [Slice(*zip(*box, strict=True), (1,) * len(box)) for box in boxes]
+    slices = [Slice(tuple(a for a, _ in box), tuple(b for _, b in box), (1,) * len(box)) for box in boxes]
     return [Value(each, (value,), each.infer(value.spec), value.device, value.line) for each in slices]
 
 

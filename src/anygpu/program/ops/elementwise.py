@@ -66,9 +66,9 @@ class Elementwise(Primitive, frozen=True):
         return self, on_lines(inputs)
 
 
-#: Whose last bits a function has: those of an engine's own function, of NumPy's own loop for the type, of the steps that
-#: this loop is known to take, or of none that can be called, because NumPy computes the whole expression that it is a
-#: part of in another way.
+#: Whose last bits a function has: those of an engine's own function, of NumPy's own loop for the type, of the steps
+#: that this loop is known to take, or of none that can be called, because NumPy computes the whole expression that it
+#: is a part of in another way.
 LastBits = Literal["engine", "numpy", "steps", "none"]
 
 
