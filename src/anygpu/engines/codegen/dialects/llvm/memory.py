@@ -248,8 +248,8 @@ _STORED: dict[DType, str] = {
 }
 #: Whole numbers of as many bits.
 _BITS = {"double": "i64", "float": "i32"}
-#: In so many turns it is noted that floats are not finite.
-_CHAINS = 4
+#: In so many turns it is noted that floats are not finite. Each takes a register throughout a loop.
+_CHAINS = 2
 #: The longest distance of neighbours that are loaded together with all between them.
 _APART = 8
 
