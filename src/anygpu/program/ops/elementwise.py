@@ -66,9 +66,10 @@ class Elementwise(Primitive, frozen=True):
         return self, on_lines(inputs)
 
 
-#: Whose last bits a function has: those of an engine's own function, of NumPy's own loop for the type, or of none that
-#: can be called, because NumPy computes the whole expression that it is a part of in another way.
-LastBits = Literal["engine", "numpy", "none"]
+#: Whose last bits a function has: those of an engine's own function, of NumPy's own loop for the type, of the steps
+#: that this loop is known to take, or of none that can be called, because NumPy computes the whole expression that it
+#: is a part of in another way.
+LastBits = Literal["engine", "numpy", "steps", "none"]
 
 
 class _Function(Elementwise, frozen=True):
@@ -139,7 +140,7 @@ class BitwiseUnary(Unary, frozen=True):
 class BitwiseBinary(Binary, frozen=True):
     """A function of two values of which every bit matters; to all rules it is the function."""
 
-    loop: Literal["numpy", "none"] = "numpy"
+    loop: Literal["numpy", "steps", "none"] = "numpy"
 
     @property
     def last_bits(self) -> LastBits:
