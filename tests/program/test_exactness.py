@@ -78,7 +78,7 @@ NUMPYS: list[tuple[Function, Spec, str, str]] = [
     (lambda x: np.searchsorted(x[0], x @ x.T), X, "a product of matrices", "np.searchsorted"),
     (lambda x: np.logaddexp(x, 1) > 2, X, "np.", "np.greater"),
     (lambda x: np.float_power(x, 3) > 2, X, "np.power", "np.greater"),
-    (lambda x: np.power(x, 0.5) > 2, X, "np.power", "np.greater"),
+    (lambda x: np.power(x, -1.0) > 2, X, "np.power", "np.greater"),
     (lambda x: np.exp(x) > 2, HALF, "np.exp", "np.greater"),
     (lambda x: np.exp(x) > 2, Z, "np.exp", "np.greater"),
     (lambda x: (x / x).real > 2, Z, "np.divide", "np.greater"),
