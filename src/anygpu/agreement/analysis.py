@@ -339,7 +339,7 @@ def _flagged(op: p.Primitive, given: Sequence[HostArray], raised: set[str]) -> H
 
 
 def spoken(op: p.Primitive) -> str:
-    """The name by which NumPy's warnings call an operation."""
+    """Return the name by which NumPy's warnings call an operation."""
     return FUNCTIONS[op.fn].numpy_name if isinstance(op, p.Unary | p.Binary) else op.name
 
 

@@ -49,7 +49,7 @@ class FloatErrors:
         self._native = None if found is None else executable(found[0])
 
     def met(self, inputs: Sequence[Any]) -> frozenset[Flag]:
-        """All errors of which NumPy may warn with these inputs, if its modes let it."""
+        """Return all errors of which NumPy may warn with these inputs, if its modes let it."""
         if self._native is None:
             return frozenset()
         results = self._native(inputs)
@@ -58,7 +58,7 @@ class FloatErrors:
 
 
 def error_program(program: Program, quiet: frozenset[Line]) -> tuple[Program, list[tuple[Flag, ...]]] | None:
-    """A program with one truth value for each condition, and the errors that the condition stands for.
+    """Return a program with one truth value for each condition, and the errors that the condition stands for.
 
     `None` where no operation of the program can meet an error. Raises `OverflowError` for a program that is too large.
     """
@@ -88,7 +88,7 @@ class _Writer:
         self._known: dict[tuple[Primitive, tuple[int, ...]], int] = {}
 
     def conditions(self, position: int) -> list[Condition]:
-        """The conditions of an operation that may meet errors."""
+        """Return the conditions of an operation that may meet errors."""
         op, inputs = self.nodes[position]
         if KIND[self._specs[position].dtype] == "float" and isinstance(op, Unary | Binary | Cast):
             operands = [each for each in inputs if KIND[self._specs[each].dtype] == "float"]
@@ -99,7 +99,7 @@ class _Writer:
         return [(_ANY, self._not(self._test("isfinite", position)))]
 
     def _of_sum(self, source: int, axes: tuple[int, ...]) -> list[Condition]:
-        """The conditions of sums along axes: too large in some order, or infinities of both signs."""
+        """Return the conditions of sums along axes: too large in some order, or infinities of both signs."""
         is_finite = self._test("isfinite", source)
         sizes = self._add(Select(), is_finite, self._add(Unary("abs"), source), self._filled(source, 0.0))
         total = self._add(Reduce("sum", axes), sizes)
@@ -111,7 +111,7 @@ class _Writer:
         return [(("overflow",), self._not(fits)), (("invalid value",), self._both(*both))]
 
     def _of_real(self, op: Unary | Binary | Cast, position: int, operands: Sequence[int]) -> list[Condition]:
-        """The conditions of a function of real numbers."""
+        """Return the conditions of a function of real numbers."""
         becomes_nan = self._test("isnan", position)
         becomes_infinite = self._test("isinf", position)
         for each in operands:
@@ -137,12 +137,12 @@ class _Writer:
         return found
 
     def holds_anywhere(self, condition: int) -> int:
-        """A truth value: whether a condition holds for any element."""
+        """Return a truth value: whether a condition holds for any element."""
         axes = tuple(range(len(self._specs[condition].shape)))
         return self._add(Reduce("any", axes), condition) if axes else condition
 
     def any_of(self, conditions: Sequence[int]) -> int:
-        """Whether one of several truth values is true."""
+        """Return whether one of several truth values is true."""
         first, *others = conditions
         for each in others:
             first = self._add(Binary("bitwise_or"), first, each)
@@ -158,13 +158,13 @@ class _Writer:
         return self._add(Binary("bitwise_and"), one, other)
 
     def _filled(self, like: int, number: float) -> int:
-        """The number in the type and shape of a node."""
+        """Return the number in the type and shape of a node."""
         spec = self._specs[like]
         filled = self._add(Constant((), spec.dtype, np.asarray(number, spec.dtype).tobytes()))
         return self._add(Broadcast(spec.shape), filled) if spec.shape else filled
 
     def _add(self, op: Primitive, *inputs: int) -> int:
-        """The node that computes this, added unless it is there."""
+        """Return the node that computes this, added unless it is there."""
         key = (op, inputs)
         if key not in self._known:
             self._known[key] = len(self.nodes)

@@ -61,7 +61,7 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
         return f"anygpu verify --report {self.id}"
 
     def warning(self) -> ResultMismatch:
-        """The warning for the user, which may also be raised."""
+        """Return the warning for the user, which may also be raised."""
         return ResultMismatch(
             self.task,
             self.device,
@@ -116,7 +116,7 @@ def mismatch(
 
 
 def _facts(device: Device | None) -> dict[str, str]:
-    """The facts on a device that a report has."""
+    """Return the facts on a device that a report has."""
     if device is None:
         return {}
     names = ("engine", "kind", "name", "driver", "api")
@@ -124,7 +124,7 @@ def _facts(device: Device | None) -> dict[str, str]:
 
 
 def _versions(device: str) -> dict[str, str]:
-    """The versions of all libraries that take part, for a report."""
+    """Return the versions of all libraries that take part, for a report."""
     found = {"anygpu": __version__, "numpy": np.__version__, "python": platform.python_version()}
     found["system"] = platform.platform()
     engine = parse_device(device).engine
@@ -147,7 +147,7 @@ def keep(found: Mismatch) -> None:
 
 
 def kept() -> list[Mismatch]:
-    """The mismatches that earlier processes have kept, the latest last; files that are none are passed over."""
+    """Return the mismatches that earlier processes have kept, the latest last; files that are none are passed over."""
     found: list[tuple[str, Mismatch]] = []
     with contextlib.suppress(OSError):
         for path in (cache_folder() / FOLDER).glob("*.json"):

@@ -106,7 +106,7 @@ class Trust:
         self.begin_with_numbers(program, name, kinds)
 
     def agreed(self, program: str, name: str, chunks: Chunks | None, generation: int) -> bool:
-        """Whether this program has agreed with NumPy there, in these chunks and since this worker was opened."""
+        """Return whether this program has agreed with NumPy there, in these chunks and since this worker was opened."""
         return self._agreed.get((program, name)) == (chunks, generation)
 
     # -- numbers among the arguments
@@ -116,12 +116,12 @@ class Trust:
         self._kinds[program, name] = [{kind} for kind in kinds]
 
     def knows_numbers(self, program: str, name: str, kinds: Sequence[NumberKind]) -> bool:
-        """Whether results there were compared with NumPy's for numbers of these kinds, since they first agreed."""
+        """Return whether results there were compared with NumPy's for numbers of these kinds, since they first agreed."""
         known = self._kinds.get((program, name))
         return not known or all(kind in seen for kind, seen in zip(kinds, known, strict=False))
 
     def begin_comparing(self, program: str, name: str, kinds: tuple[NumberKind, ...]) -> bool:
-        """Whether the caller is to compare numbers of these kinds; no other caller does until `end_comparing`."""
+        """Return whether the caller is to compare numbers of these kinds; no other caller does until `end_comparing`."""
         key = (program, name, kinds)
         begun = key in self._comparing
         self._comparing.add(key)
@@ -162,7 +162,8 @@ class Trust:
             self._errors[key] = FloatErrors(traced.program, quiet_lines(traced))
 
     def may_be_shown(self, traced: Traced, inputs: Sequence[Any], module: str) -> bool:
-        """Whether Python may show, or raise, a warning of NumPy about a result for these inputs that is not finite.
+        """Return whether Python may show, or raise, a warning of NumPy about a result for these inputs that is not
+        finite.
 
         Only what is proved is not: from the values, by the filters, or because Python has shown it and does so once.
         """
@@ -176,7 +177,7 @@ class Trust:
         return True
 
     def is_shown(self, flags: Iterable[Flag], module: str) -> bool:
-        """Whether Python would show one of these warnings, or raise it, if NumPy gave it now.
+        """Return whether Python would show one of these warnings, or raise it, if NumPy gave it now.
 
         With filters that show a warning once for each line, the user has seen it, as long as the filters stay what they
         were then.
@@ -215,7 +216,7 @@ class Trust:
 
     @property
     def knows_plain_order(self) -> bool:
-        """Whether NumPy's order of results is known for arguments in C order."""
+        """Return whether NumPy's order of results is known for arguments in C order."""
         return _PLAIN in self._layouts
 
     def recall_order(self, orders: tuple[tuple[int, ...] | None, ...] | None) -> None:
@@ -223,11 +224,11 @@ class Trust:
         self._layouts[_PLAIN] = orders
 
     def knows_order(self, inputs: Sequence[Any]) -> bool:
-        """Whether NumPy's order of results is known for arguments in such an order."""
+        """Return whether NumPy's order of results is known for arguments in such an order."""
         return _order_of(inputs) in self._layouts
 
     def in_order(self, traced: Traced, inputs: Sequence[Any], value: Any) -> Any:
-        """A device's result in the memory order that NumPy's would have, copied where that is another one."""
+        """Return a device's result in the memory order that NumPy's would have, copied where that is another one."""
         orders = self._layouts.get(_order_of(inputs))
         if orders is None:
             return value
@@ -245,12 +246,14 @@ _ORDINARY: NumberKind = frozenset()
 
 
 def number_kinds(traced: Traced, inputs: Sequence[Any]) -> tuple[NumberKind, ...]:
-    """The kinds of the numbers among the inputs of a program."""
+    """Return the kinds of the numbers among the inputs of a program."""
     return tuple([number_kind(each.item()) for each in inputs[traced.numbers]])
 
 
 def number_kind(number: Any) -> NumberKind:
-    """The special properties of a number: 0, 1, NaN, infinity, a sign, a power of two; empty for an ordinary one."""
+    """Return the special properties of a number: 0, 1, NaN, infinity, a sign, a power of two; empty for an ordinary
+    one.
+    """
     if isinstance(number, complex):
         parts = (("real", number.real), ("imaginary", number.imag))
         return frozenset(f"{part} {each}" for part, value in parts for each in number_kind(value))
@@ -267,7 +270,7 @@ def number_kind(number: Any) -> NumberKind:
 
 
 def _order_of(inputs: Sequence[Any]) -> Hashable:
-    """A key for the order in memory of all inputs."""
+    """Return a key for the order in memory of all inputs."""
     for each in inputs:
         if type(each) is np.ndarray and not each.flags.c_contiguous:
             return tuple([other.strides if type(other) is np.ndarray else None for other in inputs])
@@ -275,7 +278,7 @@ def _order_of(inputs: Sequence[Any]) -> Hashable:
 
 
 def _ordered(leaf: Any, order: tuple[int, ...] | None) -> Any:
-    """The array with its axes in that order of memory; `None` leaves it as it is."""
+    """Return the array with its axes in that order of memory; `None` leaves it as it is."""
     if order is None:
         return leaf
     from anygpu.agreement.comparison import layout
@@ -286,7 +289,7 @@ def _ordered(leaf: Any, order: tuple[int, ...] | None) -> Any:
 
 
 def sample_of(traced: Traced, inputs: Sequence[Any], value: Any, *, ours: bool) -> Sample:
-    """The sample of a call, copied, as the caller may write to its arrays before anything is compared.
+    """Return the sample of a call, copied, as the caller may write to its arrays before anything is compared.
 
     With `ours` only the inputs are: the program on NumPy gives the expected result.
     """
@@ -301,7 +304,7 @@ def sample_of(traced: Traced, inputs: Sequence[Any], value: Any, *, ours: bool) 
 
 
 def why_not_replaceable(traced: Traced, value: Any, inputs: Sequence[Any]) -> str | None:
-    """Why a device cannot return the like of this: a clause that goes on after the function's name."""
+    """Return why a device cannot return the like of this: a clause that goes on after the function's name."""
     every, structure = flatten(value)
     if structure != traced.returned:
         return "it returns something other than when it was traced"
@@ -320,7 +323,7 @@ def why_not_replaceable(traced: Traced, value: Any, inputs: Sequence[Any]) -> st
 
 
 def _is_dense(array: Any) -> bool:
-    """Whether its elements fill its memory, in any order of the axes, forwards."""
+    """Return whether its elements fill its memory, in any order of the axes, forwards."""
     if array.flags.forc or not array.size:
         return True
     step = array.itemsize
@@ -332,7 +335,7 @@ def _is_dense(array: Any) -> bool:
 
 
 def code_of(function: Callable[..., Any]) -> Hashable:
-    """The key by which functions are pinned: their code, so that every instance and closure is."""
+    """Return the key by which functions are pinned: their code, so that every instance and closure is."""
     inner = getattr(function, "__func__", function)
     code: Hashable = getattr(inner, "__code__", None)
     return code if code is not None else id(type(function))
@@ -354,7 +357,7 @@ def compared(sample: Sample, results: Sequence[Any], usual: Sequence[float] = ()
 
 
 def quiet_lines(traced: Any) -> frozenset[tuple[str, int]]:
-    """The lines on which the function itself has told NumPy to be quiet."""
+    """Return the lines on which the function itself has told NumPy to be quiet."""
     found: frozenset[tuple[str, int]] = getattr(traced, "quiet_lines", frozenset())
     return found
 
@@ -372,7 +375,7 @@ def learn_flags(trust: Trust, sample: Sample) -> None:
 
 
 def may_hide(program: Program, quiet: frozenset[tuple[str, int]]) -> bool:
-    """Whether NumPy could warn of anything that need not leave a NaN or an infinity in a result."""
+    """Return whether NumPy could warn of anything that need not leave a NaN or an infinity in a result."""
     return any(
         op.may_raise_flags and program.lines[position] not in quiet
         for position, (op, _) in enumerate(program.nodes)
@@ -381,7 +384,7 @@ def may_hide(program: Program, quiet: frozenset[tuple[str, int]]) -> bool:
 
 
 def may_warn_at_all(program: Program, quiet: frozenset[tuple[str, int]]) -> bool:
-    """Whether NumPy could warn at all, also of a NaN that is masked later or cast to a whole number."""
+    """Return whether NumPy could warn at all, also of a NaN that is masked later or cast to a whole number."""
     return may_warn(program, quiet) or any(
         spec.dtype not in ("bool",) and program.lines[position] not in quiet
         for position, spec in enumerate(program.specs)
@@ -398,7 +401,7 @@ def minded(traced: Traced) -> int:
 
 
 def only_numpy_knows(traced: Traced, results: Sequence[Any]) -> str | None:
-    """Why NumPy has to compute results again that are not finite, as a clause; `None` for most."""
+    """Return why NumPy has to compute results again that are not finite, as a clause; `None` for most."""
     if traced.is_exact and any(np.isnan(each).any() for each in results if np.asarray(each).dtype.kind in "fc"):
         return "exact=True asks for every bit of a NaN, whose sign depends on the order of instructions"
     if traced.has_complex_products and not is_finite(results):
@@ -429,12 +432,12 @@ class Filters(NamedTuple):
 
     @classmethod
     def now(cls) -> Filters:
-        """The filters as they are now."""
+        """Return the filters as they are now."""
         found: Any = warnings.filters
         return cls(found, len(found), found[0] if found else None)
 
     def unchanged(self) -> bool:
-        """Whether the filters are still the same."""
+        """Return whether the filters are still the same."""
         found: Any = warnings.filters
         return found is self.found and len(found) == self.length and (not found or found[0] is self.first)
 
@@ -447,7 +450,7 @@ class Modes(NamedTuple):
 
     @classmethod
     def unusual(cls) -> Modes | None:
-        """The modes of this thread or task; `None` where they are those that every thread begins with."""
+        """Return the modes of this thread or task; `None` where they are those that every thread begins with."""
         found: Any = np.geterr()
         return None if found == USUAL_MODES else cls(found, np.geterrcall())
 
@@ -457,7 +460,8 @@ class Modes(NamedTuple):
 
 
 def mode_token() -> object:
-    """An object that stays the same as long as NumPy's modes do, in this thread or task; a new one where it is unknown.
+    """Return an object that stays the same as long as NumPy's modes do, in this thread or task; a new one where it is
+    unknown.
 
     NumPy keeps its modes in a context variable, which takes a twentieth of the time that `np.geterr` takes.
     """
@@ -482,7 +486,7 @@ def modes_now() -> Mapping[str, str]:
 
 
 def raising_modes(modes: Mapping[str, str]) -> str | None:
-    """Why only NumPy can run under these modes of `np.geterr()`, or `None`."""
+    """Return why only NumPy can run under these modes of `np.geterr()`, or `None`."""
     for name, mode in modes.items():
         if mode in _RAISING or (name == "under" and mode != "ignore"):
             return f'np.errstate({name}="{mode}") is set, which only NumPy honours.'
@@ -490,12 +494,12 @@ def raising_modes(modes: Mapping[str, str]) -> str | None:
 
 
 def warns(modes: Mapping[str, str]) -> bool:
-    """Whether NumPy would say something about a result that is not finite."""
+    """Return whether NumPy would say something about a result that is not finite."""
     return any(modes[name] != "ignore" for name in _WATCHED)
 
 
 def ignores_float_warnings() -> bool:
-    """Whether the filters ignore every RuntimeWarning, whatever it says and wherever it comes from."""
+    """Return whether the filters ignore every RuntimeWarning, whatever it says and wherever it comes from."""
     found: Any = warnings.filters
     for action, message, category, where, number in found:
         if issubclass(RuntimeWarning, category):
@@ -507,7 +511,7 @@ def ignores_float_warnings() -> bool:
 
 
 def _action(text: str, module: str, line: tuple[str, int] | None) -> str:
-    """The action of the warning filters for such a RuntimeWarning."""
+    """Return the action of the warning filters for such a RuntimeWarning."""
     found: Any = warnings.filters
     for action, message, category, where, number in found:
         if not issubclass(RuntimeWarning, category) or (number and line is not None and number != line[1]):
@@ -521,12 +525,12 @@ def _action(text: str, module: str, line: tuple[str, int] | None) -> str:
 
 
 def _matches(pattern: Any, text: str) -> bool:
-    """Whether a filter's pattern, compiled or plain, fits a text."""
+    """Return whether a filter's pattern, compiled or plain, fits a text."""
     return bool(pattern.match(text)) if hasattr(pattern, "match") else pattern == text
 
 
 def may_warn(program: Program, quiet_lines: frozenset[tuple[str, int]] = frozenset()) -> bool:
-    """Whether NumPy could warn of anything that leaves a NaN or an infinity in a result of this program.
+    """Return whether NumPy could warn of anything that leaves a NaN or an infinity in a result of this program.
 
     Lines on which the function has told NumPy to be quiet do not count.
     """
@@ -544,7 +548,7 @@ def may_warn(program: Program, quiet_lines: frozenset[tuple[str, int]] = frozens
 
 
 def is_finite(arrays: Sequence[Any]) -> bool:
-    """Whether there is no NaN and no infinity among the floats of these arrays.
+    """Return whether there is no NaN and no infinity among the floats of these arrays.
 
     A sum, or for small arrays a product, that is finite shows it in a third of the time of adding two such arrays.
     """
@@ -560,7 +564,7 @@ _SHORT_PRODUCT = 8192
 
 
 def _has_finite_sum(values: HostArray) -> bool:
-    """Whether a sum over all values shows that they are finite; one that overflows shows nothing."""
+    """Return whether a sum over all values shows that they are finite; one that overflows shows nothing."""
     if values.dtype.char in "fdFD" and values.size <= _SHORT_PRODUCT:
         return cmath.isfinite(np.vdot(values, values))
     if values.dtype.char not in "fdFD":

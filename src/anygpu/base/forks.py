@@ -133,7 +133,7 @@ def _module_locks() -> dict[str, Any]:
 
 
 def _importing() -> set[int]:
-    """The threads that import modules of anygpu, which users' threads do when a call first needs them."""
+    """Return the threads that import modules of anygpu, which users' threads do when a call first needs them."""
     ours = [lock for name, lock in list(_module_locks().items()) if name.startswith("anygpu.")]
     return {owner for each in ours if (owner := getattr(each(), "owner", None)) is not None}
 

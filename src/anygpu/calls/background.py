@@ -72,7 +72,7 @@ class Background:
 
     @property
     def busy(self) -> bool:
-        """Whether jobs are waiting or running."""
+        """Return whether jobs are waiting or running."""
         return self._waiting > 0
 
     def settle(self, timeout: float | None = None) -> bool:
@@ -164,7 +164,7 @@ SHARE = 0.25
 
 
 def looking_at_once() -> float:
-    """The seconds that earlier processes must have spent in calls for a look at the machine with the first one."""
+    """Return the seconds that earlier processes must have spent in calls for a look at the machine with the first one."""
     from anygpu.hardware.gpu_presence import software_devices_are_automatic  # native code needs this file without it
 
     return LOOKING_AT_ONCE if software_devices_are_automatic() else _ENGINES * PROBE_SECONDS / LOOK_SHARE
@@ -189,15 +189,17 @@ class Pace:
         self._began = 0.0
 
     def allowance(self, calls: float) -> float:
-        """The seconds that exploring may take now, when calls have taken `calls` seconds in all."""
+        """Return the seconds that exploring may take now, when calls have taken `calls` seconds in all."""
         return max(0.0, (calls + self.earlier) * SHARE - self.spent)
 
     def missing(self, seconds: float, calls: float) -> float:
-        """The seconds that calls still have to take until exploring may take so long."""
+        """Return the seconds that calls still have to take until exploring may take so long."""
         return max(0.0, (self.spent + seconds) / SHARE - calls - self.earlier)
 
     def look_after(self, *, is_first: bool) -> float:
-        """The seconds that calls must have taken in all before the first look, or before the next engine is probed."""
+        """Return the seconds that calls must have taken in all before the first look, or before the next engine is
+        probed.
+        """
         seconds = LOADING_SECONDS if is_first else self.looked + PROBE_SECONDS
         return max(LOOKING, seconds / LOOK_SHARE - self.earlier)
 
@@ -244,7 +246,7 @@ class _Switching:
 
     @property
     def is_short(self) -> bool:
-        """Whether a block is under way."""
+        """Return whether a block is under way."""
         return self._blocks > 0
 
     def undo(self) -> None:

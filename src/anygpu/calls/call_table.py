@@ -121,12 +121,12 @@ class CallTable:
 
 
 def has_own_array(key: tuple[Hashable, ...]) -> bool:
-    """Whether there is an array of anygpu's own among the arguments of such calls."""
+    """Return whether there is an array of anygpu's own among the arguments of such calls."""
     return any(part is OwnArray for part in key)
 
 
 def note_of_new(task: str, options: Options) -> HostNote:
-    """The note of a call site that is new, or the reason why it stays on NumPy in any case."""
+    """Return the note of a call site that is new, or the reason why it stays on NumPy in any case."""
     if options.cpu_is_numpy is not None:
         return HostNote(task, options.cpu_is_numpy, None)
     if options.needs_no_planning:
@@ -135,7 +135,7 @@ def note_of_new(task: str, options: Options) -> HostNote:
 
 
 def name_of(function: Any) -> str:
-    """The name of a function in receipts and messages."""
+    """Return the name of a function in receipts and messages."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__qualname__", None) or type(function).__qualname__

@@ -30,7 +30,7 @@ class Loading:
         self.thread: threading.Thread | None = None
 
     def is_done(self) -> bool:
-        """Whether all of the module is loaded."""
+        """Return whether all of the module is loaded."""
         # It is among the modules as soon as its import has begun.
         return hasattr(sys.modules.get(self._module), self._last_name)
 
@@ -42,8 +42,8 @@ class Loading:
             self.thread.start()
 
     def is_under_way(self) -> bool:
-        """Whether the thread runs. An error of the import is dropped there; the next code that imports the module gets
-        it.
+        """Return whether the thread runs. An error of the import is dropped there; the next code that imports the
+        module gets it.
         """
         return self.thread is not None and self.thread.is_alive()
 

@@ -78,7 +78,7 @@ class Calls:
         return Result(*self._place(signature(arguments, keywords, self._table.input_number_types), arguments, keywords))
 
     def explain(self, /, *arguments: Any, **keywords: Any) -> Plan:
-        """Where the next call with such arguments would run, and why. Nothing is computed."""
+        """Return where the next call with such arguments would run, and why. Nothing is computed."""
         from anygpu.placement.explaining import explain
         from anygpu.placement.opaque import explain_opaque
 
@@ -88,7 +88,7 @@ class Calls:
         return explain(call, self._table.native.get(call.key))
 
     def call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
-        """The call with its call site, to be placed."""
+        """Return the call with its call site, to be placed."""
         from anygpu.placement.call import call_of
         from anygpu.placement.planner import default
 
@@ -217,7 +217,7 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         return self._place(key, arguments, keywords)[0]  # type: ignore[no-any-return]
 
     def _find_site(self, key: tuple[Hashable, ...]) -> Site | None:
-        """The site that runs such calls, a new one for the first; `None` where the first call has to be planned.
+        """Return the site that runs such calls, a new one for the first; `None` where the first call has to be planned.
 
         It is entered in `hosts`, where the next call finds it.
         """
@@ -236,7 +236,7 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         return found
 
     def _new_site(self, key: tuple[Hashable, ...]) -> NumpySite:
-        """A site for calls of a new kind, which run on NumPy."""
+        """Return a site for calls of a new kind, which run on NumPy."""
         if self._needs_no_planning:
             site = NumpySite(self._note_of_new)
         else:
@@ -272,7 +272,7 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         return prepare(site, self._function, arguments, keywords)
 
     def _native_site(self, key: tuple[Hashable, ...]) -> NativeSite:
-        """A new site for calls that run on NumPy or as native code."""
+        """Return a new site for calls that run on NumPy or as native code."""
         from anygpu.calls.native_site import NativeSite  # calls that name a device need none
 
         table = self._table
@@ -329,7 +329,7 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
 
 
 def _of_function(name: str) -> property:
-    """An attribute of the function itself, which may be set where Python allows that."""
+    """Return an attribute of the function itself, which may be set where Python allows that."""
 
     def set_to(self: Offloaded[..., Any], value: Any) -> None:
         setattr(self._function, name, value)
@@ -343,7 +343,7 @@ for _name in ("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__cl
 
 
 def _found(module: str | None, name: str) -> Any:
-    """The object that a qualified name leads to in a module; `None` if there is none."""
+    """Return the object that a qualified name leads to in a module; `None` if there is none."""
     found: Any = sys.modules.get(module or "")
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -351,12 +351,12 @@ def _found(module: str | None, name: str) -> Any:
 
 
 def _restored(function: Callable[..., Any], options: Options) -> Any:
-    """The offloaded form of a function with some options."""
+    """Return the offloaded form of a function with some options."""
     return Offloaded(function, options)
 
 
 def _allows_numpy(options: Options) -> bool:
-    """Whether NumPy is among the devices that were asked for."""
+    """Return whether NumPy is among the devices that were asked for."""
     if options.names_only_numpy or (options.engine is None and not options.preference.on):
         return True
     from anygpu.placement.planner import allows_numpy
@@ -365,7 +365,7 @@ def _allows_numpy(options: Options) -> bool:
 
 
 def _is_recorded(key: tuple[Hashable, ...]) -> bool:
-    """Whether the call comes from a function that is being recorded, with abstract arrays: it runs as it is."""
+    """Return whether the call comes from a function that is being recorded, with abstract arrays: it runs as it is."""
     return any(part is OwnArray and device == "abstract" for part, device in pairwise(key))
 
 
@@ -397,14 +397,14 @@ def check_function(function: Any) -> None:
 
 
 def offloaded(function: Callable[P, R], given: CallOptions) -> Offloaded[P, R]:
-    """The function with these options, as a caller has written them."""
+    """Return the function with these options, as a caller has written them."""
     if isinstance(function, Offloaded):
         function = function.function
     return _restored(function, options(**given))  # type: ignore[no-any-return]
 
 
 def decorated(function: Any, given: CallOptions) -> Any:
-    """The offloaded form of a function, static method or class method."""
+    """Return the offloaded form of a function, static method or class method."""
     if isinstance(function, staticmethod | classmethod):
         return type(function)(decorated(function.__func__, given))
     if isinstance(function, type):

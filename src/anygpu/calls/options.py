@@ -48,23 +48,25 @@ class Options(NamedTuple):
 
     @property
     def names_only_numpy(self) -> bool:
-        """Whether NumPy was asked for and nothing else, so that no other device has to be looked for."""
+        """Return whether NumPy was asked for and nothing else, so that no other device has to be looked for."""
         return self.names_only("numpy")
 
     def names_only(self, *devices: str) -> bool:
-        """Whether some of these were asked for and no others."""
+        """Return whether some of these were asked for and no others."""
         names = self.preference.on
         return self.engine is None and bool(names) and all(name.lower() in devices for name in names)
 
     @property
     def needs_no_planning(self) -> bool:
-        """Whether NumPy is all that was asked for, with nothing that it may lack, so that calls run as they are."""
+        """Return whether NumPy is all that was asked for, with nothing that it may lack, so that calls run as they are."""
         asked = self.preference
         return self.names_only_numpy and not asked.min_memory and asked.max_load >= 1 and self.precision is None
 
     @property
     def allows_native(self) -> bool:
-        """Whether calls may run as native code in place of NumPy without being planned: nothing special is asked."""
+        """Return whether calls may run as native code in place of NumPy without being planned: nothing special is
+        asked.
+        """
         asked = self.preference
         return (
             not asked.on
@@ -165,7 +167,7 @@ def _require_processor(on: Sequence[str], engine: str | None, precision: str | N
 
 
 def _with_cpu(preference: Preference, engine: str | None) -> tuple[Preference, str | None]:
-    """The preference with the meaning of "cpu", and the reason where that is NumPy.
+    """Return the preference with the meaning of "cpu", and the reason where that is NumPy.
 
     It is the engine of that name; NumPy where nothing compiles for the processor; or the own CPU device of an opaque
     task's library.
@@ -193,7 +195,7 @@ def check_names(given: Mapping[str, Any], known: type[CallOptions]) -> None:
 
 
 def _one_of(name: str, value: Any, known: Sequence[str]) -> Any:
-    """The value, if it is one of those that are known; raises `InvalidOption` otherwise."""
+    """Return the value, if it is one of those that are known; raises `InvalidOption` otherwise."""
     if value not in known:
         listed = ", ".join(f'"{each}"' for each in known)
         raise InvalidOption(f"{name} is one of {listed}; got {value!r}.")
@@ -201,7 +203,7 @@ def _one_of(name: str, value: Any, known: Sequence[str]) -> Any:
 
 
 def _bytes(variable: str) -> int:
-    """The bytes that an environment variable names, such as "2GB"; 0 if it is not set."""
+    """Return the bytes that an environment variable names, such as "2GB"; 0 if it is not set."""
     given = os.environ.get(variable)
     found = bytes_from(given) if given else 0
     if found is None:
@@ -210,7 +212,7 @@ def _bytes(variable: str) -> int:
 
 
 def _number(variable: str, default: float) -> float:
-    """The number in an environment variable, or the default if it is not set."""
+    """Return the number in an environment variable, or the default if it is not set."""
     given = os.environ.get(variable)
     try:
         return float(given) if given else default

@@ -21,7 +21,7 @@ def follow_reloads() -> None:
 
 
 def _are_offloaded(old: Any, new: Any) -> bool:
-    """Whether both are decorated functions."""
+    """Return whether both are decorated functions."""
     return isinstance(old, Offloaded) and isinstance(new, Offloaded)
 
 

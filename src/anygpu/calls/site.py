@@ -24,7 +24,7 @@ class Site(Protocol):
 
     @property
     def runs_as_is(self) -> bool:
-        """Whether the next call is the user's function as it is. Then the caller runs it, and reports to `ran`."""
+        """Return whether the next call is the user's function as it is. Then the caller runs it, and reports to `ran`."""
 
     def run(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float

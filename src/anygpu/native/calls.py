@@ -114,7 +114,7 @@ class Allowance:
         self._usual += (seconds - self._usual) / 2
 
     def affords_one(self) -> bool:
-        """Whether calls have paid for another trial."""
+        """Return whether calls have paid for another trial."""
         return self._spent + self._usual <= self._earned
 
 
@@ -181,11 +181,11 @@ class NativeCalls:
 
     @property
     def is_silent(self) -> bool:
-        """Whether NumPy says nothing of what the function computes of constants."""
+        """Return whether NumPy says nothing of what the function computes of constants."""
         return not self._trust.constant_flags
 
     def _noted(self) -> NativeNote:
-        """A note that says how much faster native code is."""
+        """Return a note that says how much faster native code is."""
         seconds, numpy = self._seconds, self._site.least
         took = f"it takes {readable_seconds(seconds)}, and numpy {readable_seconds(numpy)}"
         reason = f"native code is {numpy / max(seconds, 1e-9):.1f} × faster: {took}."
@@ -219,7 +219,7 @@ class NativeCalls:
     def __call__(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
     ) -> Any:
-        """What the function returns; `NEEDS_PLANNING` for a call that is to be planned. It began at `begin`."""
+        """Return what the function returns; `NEEDS_PLANNING` for a call that is to be planned. It began at `begin`."""
         call = CallArgs(function, arguments, keywords, begin)
         if self._left <= 0 and (value := self._end_interval(call)) is not CONTINUE:
             return value
@@ -269,7 +269,7 @@ class NativeCalls:
     # -- others
 
     def _what_is_new(self, given: Sequence[Any]) -> str | None:
-        """What there is about the arguments for which native code was not compared with NumPy."""
+        """Return what there is about the arguments for which native code was not compared with NumPy."""
         traced, trust = self._traced, self._trust
         if not trust.knows_order(given):
             return "arguments with this memory layout are new, and NumPy decides the layout of the result."
@@ -280,7 +280,7 @@ class NativeCalls:
         return None
 
     def _needs_numpy(self, noted: int, given: Sequence[Any], results: Sequence[Any], *, is_heard: bool) -> str | None:
-        """Why NumPy has to compute a call again of which native code has noted this; `None` if it need not.
+        """Return why NumPy has to compute a call again of which native code has noted this; `None` if it need not.
 
         Where its warnings are heard (`is_heard`), it does unless it is proved that it says nothing.
         """
@@ -421,7 +421,7 @@ class NativeCalls:
 
 
 def _may_have_overflowed(number: Any) -> bool:
-    """Whether a number among the inputs is infinite in its type, and may not have been before it was narrowed."""
+    """Return whether a number among the inputs is infinite in its type, and may not have been before it was narrowed."""
     return number.dtype.char in "efF" and bool(np.isinf(number))
 
 
@@ -458,7 +458,8 @@ def published(note: Note, call: CallArgs, value: Any) -> None:
 
 
 def inputs_after(site: NativeSite, call: CallArgs, traced: Traced, trust: Trust, value: Any) -> CallInputs | None:
-    """What the program takes for a call that has just run on NumPy; `None` where native code could not do the same.
+    """Return what the program takes for a call that has just run on NumPy; `None` where native code could not do the
+    same.
 
     Then the call site stays on NumPy. Otherwise it is known how NumPy's results lie in memory.
     """
@@ -485,7 +486,7 @@ def settle_because_slow(site: NativeSite, seconds: float) -> None:
 
 
 def _plan_instead(site: NativeSite, *call: Any) -> Any:
-    """A GPU may still be faster than NumPy: calls are planned from now on, once what plans them is loaded."""
+    """Return a GPU may still be faster than NumPy: calls are planned from now on, once what plans them is loaded."""
     if loading.is_loaded():
         site.table.plan_from_now_on(site.key)
         return NEEDS_PLANNING
@@ -517,7 +518,9 @@ def agrees(
     *,
     before_use: bool,
 ) -> bool:
-    """Whether native code gave what NumPy did. A function for which it did not stays on NumPy, and its user is told."""
+    """Return whether native code gave what NumPy did. A function for which it did not stays on NumPy, and its user is
+    told.
+    """
     program = sample.traced.program.key
     judgement = compared(sample, results, () if before_use else trust.usual.get(program, ()))
     if judgement.difference is not None:

@@ -25,7 +25,7 @@ _SPARE = 0.75
 
 
 def can_load_now(site: NativeSite) -> bool:
-    """Whether importing what native code needs takes little from the calls of a site.
+    """Return whether importing what native code needs takes little from the calls of a site.
 
     Without bytecode on disk the import takes 0.5 s.
     """
@@ -33,7 +33,7 @@ def can_load_now(site: NativeSite) -> bool:
 
 
 def _has_spare_processor(site: NativeSite) -> bool:
-    """Whether the calls so far have left enough of a processor idle."""
+    """Return whether the calls so far have left enough of a processor idle."""
     clock, processor_clock = site.began
     used = (time.process_time() - processor_clock) / max(time.perf_counter() - clock, 1e-9)
     return usable_processors() - used >= _SPARE
@@ -41,7 +41,7 @@ def _has_spare_processor(site: NativeSite) -> bool:
 
 @functools.cache
 def _has_bytecode() -> bool:
-    """Whether Python has compiled what is to be loaded: of a copied or read-only package it may not have."""
+    """Return whether Python has compiled what is to be loaded: of a copied or read-only package it may not have."""
     source = importlib.util.find_spec(NATIVE)
     return source is None or source.cached is None or os.access(source.cached, os.R_OK)
 

@@ -32,7 +32,7 @@ _CALL = 1.7
 def with_native_speed(
     numpy: Calibration, before: Calibration, clock: Callable[[], float] = time.perf_counter
 ) -> Calibration:
-    """The speed of native code, of which NumPy does a part: as it was measured, and as it was assumed `before`."""
+    """Return the speed of native code, of which NumPy does a part: as it was measured, and as it was assumed `before`."""
     return msgspec.structs.replace(
         before,
         source=numpy.source,
@@ -46,7 +46,7 @@ def with_native_speed(
 
 
 def measured_speed(clock: Callable[[], float] = time.perf_counter) -> NativeSpeed:
-    """The speed of nests; what is assumed where nothing can be compiled."""
+    """Return the speed of nests; what is assumed where nothing can be compiled."""
     assumed = assumed_speed()
     alone, together, moving = native_trials()
     try:
@@ -60,7 +60,7 @@ def measured_speed(clock: Callable[[], float] = time.perf_counter) -> NativeSpee
 
 
 def _seconds(trial: BenchmarkTrial, clock: Callable[[], float]) -> float:
-    """The best run."""
+    """Return the best run."""
     run, arrays = executable(trial.program), values(trial)
     times: list[float] = []
     end = clock() + _SECONDS
@@ -88,7 +88,7 @@ _said = False
 
 
 def predicted_gain(program: Program) -> float:
-    """How many times as fast as NumPy native code is predicted to be, without measurements of this machine."""
+    """Return how many times as fast as NumPy native code is predicted to be, without measurements of this machine."""
     (numpy,) = NumpyEngine().discover()
     assert isinstance(numpy, Device)
     seconds = [predict(program, assumed(each)).seconds for each in (numpy, CpuEngine.processor())]

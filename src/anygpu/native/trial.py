@@ -118,12 +118,12 @@ class NativeTrial:
 
 
 def _trace_seconds(called: float) -> float:
-    """How long a trace may take, after calls that took so long."""
+    """Return how long a trace may take, after calls that took so long."""
     return max(min(_TRACE_SECONDS + called / 4, _MOST_AT_FIRST), _TRACE_SHARE * called)
 
 
 def traced_for(site: NativeSite, call: CallArgs, seconds: float | None) -> tuple[Traced | None, frozenset[Flag]]:
-    """The program of a call, and what NumPy warns of in what the call computes of constants.
+    """Return the program of a call, and what NumPy warns of in what the call computes of constants.
 
     There is no program where it cannot be traced, or tracing takes too long for now.
     """
@@ -165,7 +165,8 @@ def traced_for(site: NativeSite, call: CallArgs, seconds: float | None) -> tuple
 
 
 def _rounds_each_step(node: Node, spec: Spec) -> bool:
-    """Whether it is a sum whose steps NumPy rounds to float16, in an order that depends on the layout of the array.
+    """Return whether it is a sum whose steps NumPy rounds to float16, in an order that depends on the layout of the
+    array.
 
     A sum of more than 65,504 is infinite then at some step or at none.
     """
@@ -277,7 +278,7 @@ def _say_what_is_missing(site: NativeSite, function: Callable[..., Any], traced:
 
 
 def _timed(native: CpuExecutable, inputs: Sequence[Any], numpy: float) -> tuple[float, list[Any], int]:
-    """The best time of some runs, and what the last gave and noted; `numpy` is what NumPy takes for one."""
+    """Return the best time of some runs, and what the last gave and noted; `numpy` is what NumPy takes for one."""
     best, spent = math.inf, 0.0
     results: list[Any] = []
     noted = 0
@@ -390,7 +391,7 @@ class _Agreement(msgspec.Struct, array_like=True, frozen=True):
     orders: tuple[tuple[int, ...] | None, ...] | None
 
     def trust(self, program: str) -> Trust:
-        """What was known then."""
+        """Return what was known then."""
         trust = Trust()
         trust.recall_order(self.orders)
         trust.begin_with_numbers(program, "cpu", self.kinds)
@@ -407,5 +408,5 @@ def _keep_agreement(
 
 
 def _kept_agreement(program: Program, function: bytes) -> _Agreement | None:
-    """What was kept, if all that it depends on is the same."""
+    """Return what was kept, if all that it depends on is the same."""
     return kept_fact(_AGREEMENT, program, (function, np.__version__), _Agreement)

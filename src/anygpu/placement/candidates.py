@@ -249,7 +249,7 @@ class Candidates:
         return Prediction(chunks, plain, seconds, once, tuning, is_measured, lack, device.kind, doubt)
 
     def _only_on_numpy(self, device: Device) -> str | None:
-        """Why only NumPy gives the bits that matter; `None` where the device does, or was named and may differ."""
+        """Return why only NumPy gives the bits that matter; `None` where the device does, or was named and may differ."""
         traced, is_free = self._programs.current, self._chooser.baseline is None and device.id != CPU
         if device.id == "numpy" or traced is None or self._has_anygpu_arrays or is_free:
             return None

@@ -143,7 +143,7 @@ def _execute(
     *,
     keeps: bool,
 ) -> tuple[list[Any], Ran]:
-    """The arguments as the worker gets them, and what came of them; with `keeps` results stay on the device."""
+    """Return the arguments as the worker gets them, and what came of them; with `keeps` results stay on the device."""
     program = call.traced.program
     with call.planner.using(name, predicted or 0.0):
         # A worker with another isolation does not know the arrays of this one.
@@ -186,7 +186,7 @@ class Check:
     # -- before
 
     def before(self, worker: Worker) -> RunElsewhere | None:
-        """Why the call has to run on the baseline although the device was chosen; `None` where it may run there."""
+        """Return why the call has to run on the baseline although the device was chosen; `None` where it may run there."""
         call, name = self._call, self._device
         site, trust, chooser = call.site, call.site.trust, call.site.chooser
         is_numpys = chooser.baseline == "numpy" or name == CPU
@@ -221,14 +221,15 @@ class Check:
         return None
 
     def _knows_numbers(self) -> bool:
-        """Whether the device was compared with NumPy for numbers of the kinds that are among the arguments."""
+        """Return whether the device was compared with NumPy for numbers of the kinds that are among the arguments."""
         kinds = number_kinds(self._traced, self._values)
         return self._call.site.trust.knows_numbers(self._traced.program.key, self._device, kinds)
 
     # -- after
 
     def after(self, results: Sequence[Any], given: Sequence[Any], noted: int = 0) -> Any:
-        """The function's value, made of the device's `results` for `given`; `RunElsewhere` where NumPy's is returned.
+        """Return the function's value, made of the device's `results` for `given`; `RunElsewhere` where NumPy's is
+        returned.
 
         With `check="always"` the result is compared with NumPy's; else NumPy runs as well where it might warn of this
         result, or of what native code has `noted` on the way to it.
@@ -261,17 +262,17 @@ class Check:
 
     @property
     def _may_run_numpy(self) -> bool:
-        """Whether NumPy may give the result instead: not that of a device that was named, other than `cpu`."""
+        """Return whether NumPy may give the result instead: not that of a device that was named, other than `cpu`."""
         site = self._call.site
         return site.chooser.baseline is not None or (self._device == CPU and site.options.fallback != "raise")
 
     @property
     def _is_heard(self) -> bool:
-        """Whether NumPy would say something of errors under the modes of this call."""
+        """Return whether NumPy would say something of errors under the modes of this call."""
         return warns(self._modes) or self._traced.warns_of_slices
 
     def _needs_numpys_word(self, results: Sequence[Any], given: Sequence[Any], noted: int) -> bool:
-        """Whether NumPy might warn of this result, or raise, in a way that the user has not seen yet."""
+        """Return whether NumPy might warn of this result, or raise, in a way that the user has not seen yet."""
         site, trust = self._call.site, self._call.site.trust
         if site.chooser.baseline is None and raising_modes(modes_now()) is not None:
             # What only NumPy honours may have happened on the way to a finite result.
@@ -312,7 +313,7 @@ class Check:
 
 
 def _module_of(call: Call) -> str:
-    """The module of the user's function, which warning filters name."""
+    """Return the module of the user's function, which warning filters name."""
     return str(getattr(call.function, "__module__", None) or "")
 
 
@@ -384,7 +385,8 @@ def learn_from(call: Call, value: Any) -> None:
 
 
 def sample_now(call: Call, value: Any, *, ours: bool | None = None) -> Sample | None:
-    """The program's inputs as they are now, and what NumPy returned for them; `None` if there is no such program.
+    """Return the program's inputs as they are now, and what NumPy returned for them; `None` if there is no such
+    program.
 
     With `ours` the program on NumPy counts, and not `value`: so it is with anygpu's own arrays, and without a value.
     """
@@ -400,7 +402,7 @@ def sample_now(call: Call, value: Any, *, ours: bool | None = None) -> Sample | 
 
 
 def is_ordinary(call: Call, value: Any) -> bool:
-    """Whether a device could return the like of what NumPy returned; if not, the call site refuses to be traced.
+    """Return whether a device could return the like of what NumPy returned; if not, the call site refuses to be traced.
 
     The memory order of an ordinary value is noted, so that a device's results can be given the same.
     """
@@ -473,7 +475,8 @@ def agrees(
     *runs: list[Any],
     before_use: bool = True,
 ) -> bool:
-    """Whether each of the device's results is what NumPy gave; one that is wrong is not used for this function again.
+    """Return whether each of the device's results is what NumPy gave; one that is wrong is not used for this function
+    again.
 
     Before the first use a result that cannot be judged counts as wrong, and the differences of right ones are noted as
     usual.

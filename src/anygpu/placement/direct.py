@@ -117,7 +117,7 @@ class DirectCalls:
 
 
 def direct_calls(call: Call, receipt: Receipt) -> DirectCalls | None:
-    """The object that runs the calls after this one, which was planned; `None` where each has to be planned.
+    """Return the object that runs the calls after this one, which was planned; `None` where each has to be planned.
 
     It takes one candidate, in this process, on NumPy's arrays, with default options and no operation on the host.
     """

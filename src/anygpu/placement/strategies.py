@@ -105,7 +105,7 @@ def _slice(axis: int, start: int, stop: int) -> tuple[slice, ...]:
 
 
 def merge_runs(runs: Sequence[Ran], results: list[Any]) -> Ran:
-    """Several runs as one with these results: counts and phases are added, peaks are the largest.
+    """Return several runs as one with these results: counts and phases are added, peaks are the largest.
 
     A figure that one of the runs does not have is `None`, with the reason in `unknown`.
     """

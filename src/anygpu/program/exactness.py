@@ -166,7 +166,9 @@ def judged(program: Program, rounding: Rounding, *, throughout: bool = False) ->
 
 
 def _is_complex_product(program: Program, position: int) -> bool:
-    """Whether its steps decide between NaN and infinity where parts are too large, so that it always takes NumPy's."""
+    """Return whether its steps decide between NaN and infinity where parts are too large, so that it always takes
+    NumPy's.
+    """
     op = program.nodes[position].op
     return isinstance(op, Binary) and op.fn == "multiply" and KIND[program.specs[position].dtype] == "complex"
 
@@ -182,7 +184,7 @@ def _add_sources(program: Program, found: set[int]) -> None:
 
 
 def _decides(program: Program, position: int) -> bool:
-    """Whether the last bit of a float among the operands may change the result by more than a last bit."""
+    """Return whether the last bit of a float among the operands may change the result by more than a last bit."""
     op = program.nodes[position].op
     if isinstance(op, Unary | Binary):
         return op.fn in _JUMPS or not is_inexact(program.specs[position].dtype)
@@ -192,7 +194,7 @@ def _decides(program: Program, position: int) -> bool:
 
 
 def _may_be_nan(program: Program, source: int) -> int | None:
-    """The operation that may have made a NaN, whose sign no device has to keep, or chosen one of two zeros."""
+    """Return the operation that may have made a NaN, whose sign no device has to keep, or chosen one of two zeros."""
     op, inputs, position = _behind_views(program, source)
     while isinstance(op, Cast) or (isinstance(op, Unary) and op.fn in ("negative", "abs")):
         op, inputs, position = _behind_views(program, inputs[0])
@@ -203,7 +205,9 @@ def _may_be_nan(program: Program, source: int) -> int | None:
 
 
 def _how(program: Program, position: int, orders: Sequence[Order], rounding: Rounding) -> str:
-    """How a node of floats whose operands are exact is NumPy's: "exact", "loop", "order", or "near" if it is not."""
+    """Return how a node of floats whose operands are exact is NumPy's: "exact", "loop", "order", or "near" if it is
+    not.
+    """
     op, inputs = program.nodes[position]
     spec = program.specs[position]
     sources = [program.specs[source] for source in inputs]
@@ -232,7 +236,7 @@ def _how(program: Program, position: int, orders: Sequence[Order], rounding: Rou
 def _how_of_function(
     program: Program, position: int, op: Unary | Binary, orders: Sequence[Order], rounding: Rounding
 ) -> str:
-    """The same of an elementwise function."""
+    """Return the same of an elementwise function."""
     inputs, spec = program.nodes[position].inputs, program.specs[position]
     dtype = program.specs[inputs[0]].dtype
     native = rounding != "free"
@@ -273,12 +277,12 @@ _ROUNDING = (
 
 
 def has_loop(fn: str) -> bool:
-    """Whether NumPy has a loop of that name."""
+    """Return whether NumPy has a loop of that name."""
     return fn in NEAR and fn != "erf"
 
 
 def _how_of_reduction(program: Program, op: Reduce, source: int, order: Order, rounding: Rounding) -> str:
-    """The same of a reduction: of sums NumPy's order is known where it follows the memory."""
+    """Return the same of a reduction: of sums NumPy's order is known where it follows the memory."""
     if op.fn not in ("sum", "prod"):
         return "exact"
     shape, dtype = program.specs[source]
@@ -299,7 +303,7 @@ def _how_of_reduction(program: Program, op: Reduce, source: int, order: Order, r
 
 
 def _adds_whole_numbers(program: Program, source: int, count: int) -> bool:
-    """Whether so many numbers are integers of which each sum has all its digits, whatever the order."""
+    """Return whether so many numbers are integers of which each sum has all its digits, whatever the order."""
     op, inputs, _ = _behind_views(program, source)
     if not isinstance(op, Cast) or op.dtype not in _DIGITS:
         return False
@@ -309,14 +313,14 @@ def _adds_whole_numbers(program: Program, source: int, count: int) -> bool:
 
 
 def _behind_views(program: Program, position: int) -> tuple[Primitive, tuple[int, ...], int]:
-    """The operation whose elements a value shows, its operands, and its position."""
+    """Return the operation whose elements a value shows, its operands, and its position."""
     while program.nodes[position].op.is_view:
         position = program.nodes[position].inputs[0]
     return (*program.nodes[position], position)
 
 
 def _is_repeated(program: Program, position: int) -> bool:
-    """Whether elements of a value are the same ones in memory."""
+    """Return whether elements of a value are the same ones in memory."""
     while program.nodes[position].op.is_view:
         if program.nodes[position].op.is_repeating:
             return True
@@ -325,7 +329,7 @@ def _is_repeated(program: Program, position: int) -> bool:
 
 
 def constant_exponent(program: Program, position: int) -> float | None:
-    """The number that a float operand is everywhere; `None` where it is not known."""
+    """Return the number that a float operand is everywhere; `None` where it is not known."""
     op, _, _ = _behind_views(program, position)
     if not isinstance(op, Constant) or product(op.shape) != 1 or op.dtype not in FORMATS:
         return None
@@ -336,7 +340,7 @@ def constant_exponent(program: Program, position: int) -> float | None:
 
 
 def _order(program: Program, node: Node, given: Sequence[Order]) -> Order:
-    """How NumPy's array for a node lies in memory, from how those of its operands do."""
+    """Return how NumPy's array for a node lies in memory, from how those of its operands do."""
     op = node.op
     match op:
         case Input():
@@ -369,7 +373,7 @@ def _order(program: Program, node: Node, given: Sequence[Order]) -> Order:
 
 
 def why_not(program: Program, rounding: Rounding, *, throughout: bool = False) -> str | None:
-    """What takes NumPy's own bits, as a sentence without its end; `None` where nothing does.
+    """Return what takes NumPy's own bits, as a sentence without its end; `None` where nothing does.
 
     Of several decisions the first is named; with `throughout` all operations are, and how often each occurs.
     """
@@ -389,7 +393,7 @@ def why_not(program: Program, rounding: Rounding, *, throughout: bool = False) -
 
 
 def cause_name(program: Program, position: int) -> str:
-    """The operation whose last bit may differ, as it is called in NumPy."""
+    """Return the operation whose last bit may differ, as it is called in NumPy."""
     op = program.nodes[position].op
     match op:
         case Unary() | Binary():
@@ -410,7 +414,7 @@ def cause_name(program: Program, position: int) -> str:
 
 
 def _decided(program: Program, position: int | None) -> str:
-    """What is decided, with its line."""
+    """Return what is decided, with its line."""
     if position is None:
         return "a result"
     op = program.nodes[position].op
@@ -429,7 +433,7 @@ def _numpy_name(op: Primitive) -> str:
 
 
 def with_loops(program: Program, rounding: Rounding, *, throughout: bool = False) -> Program:
-    """The program with NumPy's own loops for the functions whose last bits matter."""
+    """Return the program with NumPy's own loops for the functions whose last bits matter."""
     loops = judged(program, rounding, throughout=throughout).loops
     if not loops:
         return program
@@ -438,7 +442,7 @@ def with_loops(program: Program, rounding: Rounding, *, throughout: bool = False
 
 
 def _by_loop(node: Node) -> Node:
-    """The same function as NumPy's own loop."""
+    """Return the same function as NumPy's own loop."""
     op, inputs = node
     if isinstance(op, Unary):
         return Node(BitwiseUnary(op.fn), inputs)

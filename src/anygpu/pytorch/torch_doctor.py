@@ -224,7 +224,7 @@ def diagnose(facts: TorchFacts) -> TorchDiagnosis:
 
 
 def _threads(facts: TorchFacts) -> Iterator[Rule]:
-    """Whether another number of threads is faster than the current one."""
+    """Return whether another number of threads is faster than the current one."""
     count, processors, times = facts.threads, facts.processors, facts.measured.product_by_threads
     best = min(times, key=lambda number: (times[number], number), default=count)
     aim = processors if count > processors else best

@@ -47,7 +47,7 @@ def _older(getter: Callable[[], Any]) -> Any:
 
 
 def _newer(library: str, operation: str) -> Slot:
-    """The `fp32_precision` of a library's operation; `None` before torch 2.9."""
+    """Return the `fp32_precision` of a library's operation; `None` before torch 2.9."""
 
     def owner() -> Any:
         return getattr(getattr(torch.backends, library), operation, None)

@@ -17,7 +17,7 @@ FIX_WARNS = _VERSION >= (2, 5)
 
 @cache
 def has_real_eigenvalues() -> bool:
-    """Whether `np.linalg.eig` and `eigvals` of a real matrix give real numbers if all of them can be.
+    """Return whether `np.linalg.eig` and `eigvals` of a real matrix give real numbers if all of them can be.
 
     NumPy does so before 2.5.
     """

@@ -379,7 +379,7 @@ _PLAIN = frozenset((bool, int, float, complex, str, type(None), type(Ellipsis), 
 
 
 def _stand_in(layout: HostArray) -> HostArray:
-    """A small array whose axes lie in memory in the same order, with gaps and zero strides where they have some."""
+    """Return a small array whose axes lie in memory in the same order, with gaps and zero strides where they have some."""
     shape = [min(length, _SMALL) for length in layout.shape]
     steps = [step if length > 1 else 1 for step, length in zip(layout.strides, layout.shape, strict=True)]
     whole = [length if step else 1 for length, step in zip(shape, steps, strict=True)]

@@ -400,7 +400,8 @@ def clip(
 
 
 def _limited(value: Value, limit: Value, order: BinaryFunction) -> Value:
-    """The complex value where it is NaN or stands in this order to the limit, by its real part first; else the limit.
+    """Return the complex value where it is NaN or stands in this order to the limit, by its real part first; else the
+    limit.
 
     A NaN in the limit is not looked at: where the real parts tell the order, they do.
     """

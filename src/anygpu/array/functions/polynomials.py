@@ -162,17 +162,18 @@ def _moved(longer: Value, shorter: Value, mode: Mode) -> Value:
 
 
 def _padded(values: Value, low: int, high: int) -> Value:
-    """The vector with so many zeros before and behind it."""
+    """Return the vector with so many zeros before and behind it."""
     return apply(Pad((low,), (high,)), values, constant(0, values.spec.dtype)) if low or high else values
 
 
 def _products(longer: Value, shorter: Value) -> Value:
-    """The sum of products at each place where the shorter vector lies within the longer one."""
+    """Return the sum of products at each place where the shorter vector lies within the longer one."""
     return apply(Contract((1,), (0,)), apply(Windows(0, shorter.spec.shape[0], 1), longer), shorter)
 
 
 def _edge(values: Value, shorter: Value, low: int, high: int) -> list[Value]:
-    """The sums of products where the shorter vector stands out at one end: what meets no value counts for nothing.
+    """Return the sums of products where the shorter vector stands out at one end: what meets no value counts for
+    nothing.
 
     A product with 0 would not do: that of an infinity is NaN.
     """

@@ -135,7 +135,8 @@ def kron(a: Any, b: Any) -> Array:
 
 @implements(np.cross)
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Array:
-    """The cross product of vectors in space. In the plane the third component is 0; for two such, only that is left.
+    """Return the cross product of vectors in space. In the plane the third component is 0; for two such, only that is
+    left.
 
     Vectors in the plane are for versions of NumPy that take them.
     """

@@ -38,7 +38,7 @@ _STEP: dict[str, BinaryFunction] = {"sum": "add", "prod": "multiply", "max": "ma
 
 
 def reduced(fn: ReduceFunction, value: Value, axes: tuple[int, ...], keepdims: bool, *, masked: bool = False) -> Value:
-    """The reduction over axes that are sorted; over none, the value itself, which a sum begins with 0.
+    """Return the reduction over axes that are sorted; over none, the value itself, which a sum begins with 0.
 
     Of elements that are `masked` NumPy adds the others in an order of its own.
     """
@@ -324,7 +324,7 @@ def var(
     mean: Any = None,
     correction: float | None = None,
 ) -> Any:
-    """The mean square distance from the mean; `correction`, or `ddof`, is taken from the number of elements.
+    """Return the mean square distance from the mean; `correction`, or `ddof`, is taken from the number of elements.
 
     Integers are computed in float64, float16 in float16, as in NumPy. `mean` is taken as given. The denominator is not
     below 0: with too few elements the result is NaN or infinite.

@@ -59,7 +59,7 @@ def sort(
     stable: bool | None = None,
     descending: bool | None = None,
 ) -> Array:
-    """The elements sorted along an axis, with `descending` from the largest. NaN is last both ways.
+    """Return the elements sorted along an axis, with `descending` from the largest. NaN is last both ways.
 
     It is stable as `argsort` is.
     """

@@ -136,7 +136,7 @@ _PART_NAMES = {"self": "self", "args": "{}.args", "keywords": "{}.keywords"}
 
 
 def _parts_of_callable(value: Any, name: str) -> Iterator[_Part]:
-    """The parts of a method, a partial function or a member of a class; a property may have no setter."""
+    """Return the parts of a method, a partial function or a member of a class; a property may have no setter."""
     for step in _PARTS[type(value)][1]:
         part = STEPS[step](value, None)
         if part is not None or step != "fset":
@@ -144,7 +144,7 @@ def _parts_of_callable(value: Any, name: str) -> Iterator[_Part]:
 
 
 def _parts_of_container(value: Any, name: str) -> list[_Part]:
-    """The elements of a container, and the factory of a `defaultdict`."""
+    """Return the elements of a container, and the factory of a `defaultdict`."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     found: list[_Part] = [("item", key, part, f"{name}[{key!r}]") for key, part in items]
     if isinstance(value, defaultdict):
@@ -153,7 +153,7 @@ def _parts_of_container(value: Any, name: str) -> list[_Part]:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a scalar becomes an input of the program: a Python float or int, or a NumPy scalar of a dtype that
+    """Return whether a scalar becomes an input of the program: a Python float or int, or a NumPy scalar of a dtype that
     programs have.
     """
     if type(value) in PLAIN:
@@ -219,7 +219,7 @@ class CaptureSearch:
     # -- results
 
     def is_argument(self, position: int) -> bool:
-        """Whether a capture was passed to the function, or is inside of something that was."""
+        """Return whether a capture was passed to the function, or is inside of something that was."""
         while self.captures[position].parent >= 0:
             position = self.captures[position].parent
         return position in (ARGUMENTS, KEYWORDS)
@@ -513,11 +513,11 @@ class CaptureSearch:
                     self._record("value", position, "itself", None, thing, lacks, slot, label)
 
     def _is_named(self, attribute: str) -> bool:
-        """Whether some code names an attribute, or the public name of it that members of enumerations have."""
+        """Return whether some code names an attribute, or the public name of it that members of enumerations have."""
         return attribute in self.names or _PUBLIC.get(attribute) in self.names
 
     def _runs_unnamed(self, name: str, member: Any) -> bool:
-        """Whether Python may run the member of a class where no code names it.
+        """Return whether Python may run the member of a class where no code names it.
 
         That is so for every special one that can be called, or is called to be found, whatever its type.
         """
@@ -560,7 +560,7 @@ _VALUE_KINDS = frozenset((range, datetime.date, datetime.timedelta, datetime.tim
 
 
 def _is_plain_value(value: Any) -> bool:
-    """Whether an object is compared as a whole: its class is known, and so are its parts.
+    """Return whether an object is compared as a whole: its class is known, and so are its parts.
 
     There are no fractions before their module is loaded.
     """
@@ -573,12 +573,12 @@ def _is_plain_value(value: Any) -> bool:
 
 
 def _has_plain_keys(value: Any) -> bool:
-    """Whether no key of a dictionary runs the user's code when it is looked up; true of other containers."""
+    """Return whether no key of a dictionary runs the user's code when it is looked up; true of other containers."""
     return not isinstance(value, dict) or all(map(_is_plain_key, value))
 
 
 def _is_plain_key(key: Any) -> bool:
-    """Whether a key has no `__hash__` or `__eq__` of the user's."""
+    """Return whether a key has no `__hash__` or `__eq__` of the user's."""
     kind = type(key)
     for container in (tuple, frozenset):
         if issubclass(kind, container) and not all(map(_is_plain_key, container.__iter__(key))):
@@ -620,12 +620,12 @@ _FIELD = type(vars(namedtuple("_Pair", "one"))["one"])
 
 
 def is_named_tuple(kind: type[Any]) -> bool:
-    """Whether a class was made by `namedtuple` or `NamedTuple`"""
+    """Return whether a class was made by `namedtuple` or `NamedTuple`"""
     return issubclass(kind, tuple) and hasattr(kind, "_fields") and kind.__bases__ == (tuple,)
 
 
 def is_immutable(value: Any) -> bool:
-    """Whether an object is guarded by its identity alone: a type of NumPy's, a bare sentinel."""
+    """Return whether an object is guarded by its identity alone: a type of NumPy's, a bare sentinel."""
     kind = type(value)
     if kind in (object, types.GenericAlias, types.MemberDescriptorType, types.GetSetDescriptorType, _FIELD):
         return True
@@ -639,18 +639,22 @@ def is_immutable(value: Any) -> bool:
 
 
 def _is_never_copied(thing: Any) -> bool:
-    """Whether a function that is traced has the thing itself: an error, a member of an enumeration, or their class."""
+    """Return whether a function that is traced has the thing itself: an error, a member of an enumeration, or their
+    class.
+    """
     return issubclass(thing if isinstance(thing, type) else type(thing), enum.Enum | BaseException)
 
 
 def _hooks_of(kind: type[Any]) -> list[str]:
-    """The methods that a class runs when it is asked for its instances, or when one of them ends."""
+    """Return the methods that a class runs when it is asked for its instances, or when one of them ends."""
     written = [vars(cls) for cls in kind.__mro__[:-1] if cls.__module__ not in APPROVED_MODULES]
     return [name for name in ("__subclasshook__", "__del__") if any(name in members for members in written)]
 
 
 def _look_for_tricks(kind: type[Any]) -> bool:
-    """Whether a class reads, sets and deletes attributes as `object` does, and makes objects by `object.__new__`."""
+    """Return whether a class reads, sets and deletes attributes as `object` does, and makes objects by
+    `object.__new__`.
+    """
     if type(kind) not in _PLAIN_METACLASSES or _hooks_of(kind):
         return False
     for cls in kind.__mro__[:-1]:
@@ -668,7 +672,7 @@ def _look_for_tricks(kind: type[Any]) -> bool:
 
 
 def hides_its_class(kind: type[Any]) -> bool:
-    """Whether even `isinstance` would run the user's code: the class defines `__getattribute__` or `__class__`."""
+    """Return whether even `isinstance` would run the user's code: the class defines `__getattribute__` or `__class__`."""
     return any(
         (type(vars(cls).get("__getattribute__")) is types.FunctionType or "__class__" in vars(cls))
         and not cls.__module__.startswith("anygpu.")
@@ -677,13 +681,13 @@ def hides_its_class(kind: type[Any]) -> bool:
 
 
 def is_ours(kind: type[Any]) -> bool:
-    """Whether it is a class of anygpu's that only holds arrays, such as quantised weights."""
+    """Return whether it is a class of anygpu's that only holds arrays, such as quantised weights."""
     return kind.__module__.startswith("anygpu.") and hasattr(kind, "__dataclass_fields__")
 
 
 def is_followable(kind: type[Any]) -> bool:
-    """Whether objects of the class are what their attributes are: it is written in Python, without tricks, and not by a
-    library that keeps state elsewhere. The answer is kept for each class.
+    """Return whether objects of the class are what their attributes are: it is written in Python, without tricks, and
+    not by a library that keeps state elsewhere. The answer is kept for each class.
     """
     if kind is types.SimpleNamespace:
         return True
@@ -706,32 +710,32 @@ _NOT_FOLLOWED = frozenset(
 
 
 def is_array(value: Any) -> bool:
-    """Whether it can be an input of a program."""
+    """Return whether it can be an input of a program."""
     if type(value) is np.ndarray or type(value) is np.memmap:
         return value.dtype.isnative and value.dtype.name in DTYPES
     return isinstance(value, Array)
 
 
 def _is_offloaded(thing: Any) -> bool:
-    """Whether it is an offloaded function; while a function is traced, it is the plain function behind it."""
+    """Return whether it is an offloaded function; while a function is traced, it is the plain function behind it."""
     kind = type(thing)
     is_ours = kind.__module__.startswith("anygpu.") and hasattr(kind, "function")
     return is_ours and "__wrapped__" in getattr(thing, "__dict__", ())
 
 
 def is_special(name: str) -> bool:
-    """Whether a name has two underscores on both sides."""
+    """Return whether a name has two underscores on both sides."""
     return name.startswith("__") and name.endswith("__")
 
 
 def slots_of(kind: type[Any]) -> Iterator[str]:
-    """The attributes that a class keeps outside of `__dict__`, under the names that reach them."""
+    """Return the attributes that a class keeps outside of `__dict__`, under the names that reach them."""
     for cls in kind.__mro__[:-1]:
         yield from (name for name, member in vars(cls).items() if type(member) is types.MemberDescriptorType)
 
 
 def _why_unfollowed(code: types.CodeType, name: str) -> str | None:
-    """Why a function's code cannot be followed, as a clause with its name; `None` if it can."""
+    """Return why a function's code cannot be followed, as a clause with its name; `None` if it can."""
     inside = reaches_inside(code)
     if inside:
         return f"{name} uses {inside[0]}, through which it reaches objects that anygpu cannot follow"
@@ -742,5 +746,5 @@ def _why_unfollowed(code: types.CodeType, name: str) -> str | None:
 
 
 def _called(function: Callable[..., Any]) -> str:
-    """The name of a function or of a callable object's class."""
+    """Return the name of a function or of a callable object's class."""
     return getattr(function, "__name__", type(function).__name__)

@@ -118,12 +118,12 @@ class Attributes(NamedTuple):
 
 
 def is_refused(value: Any) -> bool:
-    """Whether it is one of the functions and classes of approved modules that do more than to compute."""
+    """Return whether it is one of the functions and classes of approved modules that do more than to compute."""
     return id(value) in _REFUSED_FUNCTIONS or id(value) in _KEEPING
 
 
 def is_approved_function(value: Any) -> bool:
-    """Whether it is a function of Python's, NumPy's or anygpu's own that only computes.
+    """Return whether it is a function of Python's, NumPy's or anygpu's own that only computes.
 
     It is called as it is by traced code, and guarded by its identity. Functions that keep something between calls
     (`functools.cache`), read files or change settings are not approved.
@@ -159,14 +159,14 @@ def is_approved_function(value: Any) -> bool:
 
 
 def is_numpys(module: str) -> bool:
-    """Whether a module is NumPy's, and has no state."""
+    """Return whether a module is NumPy's, and has no state."""
     return (module == "numpy" or module.startswith("numpy.")) and not module.startswith(
         ("numpy.random", "numpy.testing")
     )
 
 
 def _is_fixed(cell: types.CellType) -> bool:
-    """Whether what a function of an approved module has around it stays as it is."""
+    """Return whether what a function of an approved module has around it stays as it is."""
     try:
         content = cell.cell_contents
     except ValueError:  # it is not bound yet
@@ -175,7 +175,7 @@ def _is_fixed(cell: types.CellType) -> bool:
 
 
 def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
-    """The code, and that of every function, lambda and class that is made in it."""
+    """Return the code, and that of every function, lambda and class that is made in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -279,54 +279,54 @@ def _facts(code: types.CodeType) -> _Facts:
 
 
 def global_names(code: types.CodeType) -> frozenset[str]:
-    """The global names that the code, and what is made in it, can ask for."""
+    """Return the global names that the code, and what is made in it, can ask for."""
     return _facts(code).global_names
 
 
 def attribute_names(code: types.CodeType) -> Attributes:
-    """The attributes that a function's code names, and whether it may reach others by names that it computes."""
+    """Return the attributes that a function's code names, and whether it may reach others by names that it computes."""
     facts = _facts(code)
     return Attributes(facts.attributes, bool((facts.global_names | facts.attributes) & _BY_ANY_NAME))
 
 
 def imported_names(code: types.CodeType) -> frozenset[str]:
-    """The modules that are imported inside of the code."""
+    """Return the modules that are imported inside of the code."""
     return _facts(code).imports
 
 
 def sets_attributes(code: types.CodeType) -> bool:
-    """Whether a function's code may set or delete attributes."""
+    """Return whether a function's code may set or delete attributes."""
     facts = _facts(code)
     return facts.sets_attributes or bool(facts.global_names & {"setattr", "delattr"})
 
 
 def names_after_super(code: types.CodeType) -> Attributes:
-    """The attributes that a function's code may ask `super()` for; none where it does not name `super`"""
+    """Return the attributes that a function's code may ask `super()` for; none where it does not name `super`"""
     return attribute_names(code) if "super" in _facts(code).global_names else Attributes(frozenset(), False)
 
 
 def writes_text(code: types.CodeType) -> bool:
-    """Whether a function's code may write objects as text."""
+    """Return whether a function's code may write objects as text."""
     return _facts(code).writes_text
 
 
 def asks_for_names(code: types.CodeType) -> bool:
-    """Whether a function's code goes on where a name is missing: by `hasattr`, or by catching an error."""
+    """Return whether a function's code goes on where a name is missing: by `hasattr`, or by catching an error."""
     return _facts(code).asks
 
 
 def asks_for_classes(code: types.CodeType) -> bool:
-    """Whether a function's code asks of which class a thing is."""
+    """Return whether a function's code asks of which class a thing is."""
     return _facts(code).asks_class
 
 
 def reaches_inside(code: types.CodeType) -> list[str]:
-    """The attributes by which the code looks into functions, frames and classes, sorted: what it finds cannot be
+    """Return the attributes by which the code looks into functions, frames and classes, sorted: what it finds cannot be
     followed.
     """
     return sorted(_facts(code).inside)
 
 
 def uses_locale(code: types.CodeType) -> bool:
-    """Whether a function's code may write numbers as the locale does."""
+    """Return whether a function's code may write numbers as the locale does."""
     return _facts(code).uses_locale

@@ -85,7 +85,8 @@ class Copies:
         return function, arguments, keywords
 
     def changed(self) -> str | None:
-        """The name of the first thing that the function has changed in the copies; `None` if it has changed nothing.
+        """Return the name of the first thing that the function has changed in the copies; `None` if it has changed
+        nothing.
 
         Things are compared by the identity of their elements and attributes: writes into abstract arrays are seen
         elsewhere.
@@ -119,7 +120,7 @@ class Copies:
     # -- copies
 
     def of(self, position: int) -> Any:
-        """The object that stands for a capture among the copies, made when it is first asked for."""
+        """Return the object that stands for a capture among the copies, made when it is first asked for."""
         if position in self._made:
             return self._made[position]
         made = self._copy(position)
@@ -127,7 +128,7 @@ class Copies:
         return made
 
     def _copy(self, position: int) -> Any:
-        """The copy of a captured thing, in which arrays and numbers are replaced by inputs."""
+        """Return the copy of a captured thing, in which arrays and numbers are replaced by inputs."""
         capture, value = self._search.captures[position], self._search.values[position]
         match capture.kind:
             case "array" | "number":
@@ -164,8 +165,8 @@ class Copies:
                 return Unfollowed(self._search.unfollowed.get(position) or _reason(capture.name, value), self._refuse)
 
     def _taken(self, value: Any) -> Any:
-        """An approved object as traced code gets it: modules through names that are watched, replaced functions of
-        NumPy's.
+        """Return an approved object as traced code gets it: modules through names that are watched, replaced functions
+        of NumPy's.
         """
         if value is np:
             return NumpyNames(self._numpy_name)
@@ -174,11 +175,11 @@ class Copies:
         return REPLACED.get(id(value), value)
 
     def _numpy_name(self, name: str, value: Any) -> Any:
-        """The object of NumPy with this name, as traced code gets it."""
+        """Return the object of NumPy with this name, as traced code gets it."""
         return self._taken_name(f"np.{name}", value)
 
     def _taken_name(self, name: str, value: Any) -> Any:
-        """An attribute of an approved module; an `Unfollowed` if it is not one that only computes."""
+        """Return an attribute of an approved module; an `Unfollowed` if it is not one that only computes."""
         if isinstance(value, types.ModuleType):
             if value.__name__ in APPROVED_MODULES:
                 return self._taken(value)
@@ -194,15 +195,15 @@ class Copies:
         return Unfollowed(f"it uses {name}, which depends on {open_part}, and anygpu cannot follow that", self._refuse)
 
     def _child(self, position: int, step: str) -> Any:
-        """The copy of the only part that is reached by this step."""
+        """Return the copy of the only part that is reached by this step."""
         return next(self.of(child) for name, _, child in self._search.children[position] if name == step)
 
     def _children(self, position: int, step: str) -> Iterator[tuple[Any, int]]:
-        """The keys and positions of all parts that are reached by this step."""
+        """Return the keys and positions of all parts that are reached by this step."""
         return ((key, child) for name, key, child in self._search.children[position] if name == step)
 
     def _copy_function(self, position: int, function: types.FunctionType) -> types.FunctionType:
-        """A function with the same code, and copies of all that it reaches.
+        """Return a function with the same code, and copies of all that it reaches.
 
         It is entered before its cells and globals are filled, as these may lead back to it. Functions that shared
         globals share a copy of them, which has the names in their code alone.
@@ -237,7 +238,7 @@ class Copies:
         return copied
 
     def _copy_container(self, position: int, value: Any) -> Any:
-        """A container of the same type, with copies of its elements."""
+        """Return a container of the same type, with copies of its elements."""
         parts = list(self._children(position, "item"))
         kind = type(value)
         if isinstance(value, tuple):
@@ -257,7 +258,7 @@ class Copies:
         return entries
 
     def _copy_module(self, position: int, module: types.ModuleType) -> types.ModuleType:
-        """A module with copies of the attributes that are used."""
+        """Return a module with copies of the attributes that are used."""
         copied = types.ModuleType(module.__name__)
         self._made[position] = copied
         for name, child in self._children(position, "attribute"):
@@ -265,7 +266,8 @@ class Copies:
         return copied
 
     def _copy_object(self, position: int, thing: Any) -> Any:
-        """An instance of the same class, or of the subclass that stands in for it, with copies of its attributes.
+        """Return an instance of the same class, or of the subclass that stands in for it, with copies of its
+        attributes.
 
         It is made without `__init__`. Attributes that no code names are `Unfollowed`.
         """
@@ -286,7 +288,7 @@ class Copies:
         return copied
 
     def _class(self, position: int) -> Any:
-        """The class itself, or a subclass with copies of the methods that lead to something that can change.
+        """Return the class itself, or a subclass with copies of the methods that lead to something that can change.
 
         There is none for errors, for classes that run code when they get a subclass, and where a method calls by
         `super()` what would need a copy: the copy would call the original.
@@ -324,7 +326,7 @@ class Copies:
         return made
 
     def _codes(self, positions: Any) -> Iterator[types.CodeType]:
-        """The code of all functions at these positions."""
+        """Return the code of all functions at these positions."""
         for position in positions:
             value = self._search.values[position]
             value = getattr(value, "__func__", getattr(value, "fget", value))
@@ -332,7 +334,7 @@ class Copies:
                 yield value.__code__
 
     def _member(self, position: int) -> Any:
-        """The copy of a member of a class: a property, static method or class method."""
+        """Return the copy of a member of a class: a property, static method or class method."""
         value = self._search.values[position]
         if self._search.captures[position].kind != "member":
             return self.of(position)
@@ -346,7 +348,7 @@ class Copies:
         return type(value)(self._child(position, "func"))
 
     def is_closed(self, position: int) -> bool:
-        """Whether a thing is the same among the copies: it leads to no input, and to nothing that can change."""
+        """Return whether a thing is the same among the copies: it leads to no input, and to nothing that can change."""
         if position not in self._open_parts:
             seen: set[int] = set()
             left = [position]
@@ -359,7 +361,7 @@ class Copies:
         return self._open_parts[position] < 0
 
     def _is_open(self, position: int) -> bool:
-        """Whether a thing may do something that its copy would do differently."""
+        """Return whether a thing may do something that its copy would do differently."""
         kind, value = self._search.captures[position].kind, self._search.values[position]
         if kind == "function":
             names = global_names(value.__code__).difference(value.__globals__)
@@ -369,7 +371,7 @@ class Copies:
         return kind not in ("value", "identity", "same", "class", "member", "wrapper")
 
     def _leads_to(self, position: int) -> list[int]:
-        """The positions that are reached from one."""
+        """Return the positions that are reached from one."""
         capture, value = self._search.captures[position], self._search.values[position]
         if capture.kind == "same":
             return [capture.expected]
@@ -391,13 +393,13 @@ _UNSET = object()
 
 
 def original(kind: type[Any]) -> type[Any]:
-    """The user's own class of an object that was made, or copied, while a function is traced."""
+    """Return the user's own class of an object that was made, or copied, while a function is traced."""
     found: type[Any] = kind.__dict__.get("_anygpu_original", kind)
     return found
 
 
 def _subclass(kind: type[Any]) -> type[Any]:
-    """A subclass that stands in for a class while its instances are traced, with its name and metaclass."""
+    """Return a subclass that stands in for a class while its instances are traced, with its name and metaclass."""
     names = {
         "__slots__": (),
         "__doc__": kind.__doc__,
@@ -417,7 +419,7 @@ class _Slots:
         self._thing, self._names = thing, names
 
     def now(self) -> dict[str, Any]:
-        """The values of all slots."""
+        """Return the values of all slots."""
         return {name: getattr(self._thing, name, _UNSET) for name in self._names}
 
 
@@ -431,7 +433,7 @@ def _set_slot(kind: type[Any], thing: Any, name: str, value: Any) -> None:
 
 
 def _content(cell: types.CellType) -> Any:
-    """The content of a cell, or `_UNSET`"""
+    """Return the content of a cell, or `_UNSET`"""
     try:
         return cell.cell_contents
     except ValueError:
@@ -439,7 +441,7 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _reason(name: str, value: Any) -> str:
-    """Why a function that uses this value cannot be traced."""
+    """Return why a function that uses this value cannot be traced."""
     kind = type(value).__name__
     if name.startswith("its argument"):
         return f"{name} is a {kind} of {value.dtype}" if isinstance(value, np.ndarray) else f"{name} is a {kind}"
@@ -490,7 +492,7 @@ class _Builtins:
         self.names = names
 
     def _by_name(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        """A version of `getattr` and its kind that refuses computed names."""
+        """Return a version of `getattr` and its kind that refuses computed names."""
 
         def called(thing: Any, name: str, *more: Any) -> Any:
             is_known = self._search.any_name or name in self._search.names
@@ -517,7 +519,7 @@ def _has(thing: Any, name: str) -> bool:
 
 
 def _originals(kinds: Any) -> Any:
-    """The original classes of those that traced code passes to `isinstance`"""
+    """Return the original classes of those that traced code passes to `isinstance`"""
     if isinstance(kinds, tuple):
         return tuple(map(_originals, kinds))
     if isinstance(kinds, _TypeOfRecording):
@@ -529,7 +531,7 @@ class _TypeOfRecording(type):
     """In place of the builtin `type`: it hides that an array is abstract."""
 
     def __call__(cls, *given: Any, **options: Any) -> Any:
-        """The type of a value; refused for arrays, whose type is not NumPy's while they are traced."""
+        """Return the type of a value; refused for arrays, whose type is not NumPy's while they are traced."""
         if len(given) == 1:
             kind = type(given[0])
             if kind.__module__.startswith("anygpu."):
@@ -539,12 +541,12 @@ class _TypeOfRecording(type):
 
 
 def _type_for(refuse: Refuse) -> Any:
-    """The class that stands in for `type` in traced code; `refuse` ends the trace."""
+    """Return the class that stands in for `type` in traced code; `refuse` ends the trace."""
     return _TypeOfRecording("type", (), {"_refuse": staticmethod(refuse)})
 
 
 def _refusing(name: str) -> Callable[..., Any]:
-    """A method that stops tracing."""
+    """Return a method that stops tracing."""
 
     def refuse(self: Any, *given: Any, **options: Any) -> Any:
         object.__getattribute__(self, "_stop")()

@@ -36,12 +36,12 @@ PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
 
 
 def is_in_order(array: Any) -> bool:
-    """Whether its axes lie in memory as in C order, so that what NumPy computes from it does too."""
+    """Return whether its axes lie in memory as in C order, so that what NumPy computes from it does too."""
     return isinstance(array, Array) or is_layout_in_order(array)
 
 
 def bits(value: Any) -> Any:
-    """A key that tells a value from all others of its type: 0.0 from -0.0 too, and a NaN from -NaN."""
+    """Return a key that tells a value from all others of its type: 0.0 from -0.0 too, and a NaN from -NaN."""
     kind = type(value)
     if kind in (int, str, bytes, bool, type(None)):
         return value
@@ -57,7 +57,7 @@ def bits(value: Any) -> Any:
 
 
 def weak(value: Any) -> Callable[[], Any]:
-    """A reference that does not keep the object alive; an object without weak references is kept."""
+    """Return a reference that does not keep the object alive; an object without weak references is kept."""
     try:
         return ref(value)
     except TypeError:
@@ -70,44 +70,45 @@ def always(value: Any, expected: Any) -> bool:
 
 
 def is_of(value: Any, kind: Any) -> bool:
-    """Whether a value is of exactly this type."""
+    """Return whether a value is of exactly this type."""
     return type(value) is kind
 
 
 def is_of_ref(value: Any, kind: Any) -> bool:
-    """Whether a value is of exactly the type that is referred to."""
+    """Return whether a value is of exactly the type that is referred to."""
     return type(value) is kind()
 
 
 def is_ref(value: Any, known: Any) -> bool:
-    """Whether a value is the object that is referred to."""
+    """Return whether a value is the object that is referred to."""
     return value is known()
 
 
 def same_class(value: Any, expected: Any) -> bool:
-    """Whether it is the same class, with members of the same names and as many bases."""
+    """Return whether it is the same class, with members of the same names and as many bases."""
     kind, names, bases = expected
     return value is kind() and [*vars(value)] == names and len(value.__mro__) == bases
 
 
 def same_module(value: Any, known: Any) -> bool:
-    """Whether it is the module that is referred to, and has not become one of another class."""
+    """Return whether it is the module that is referred to, and has not become one of another class."""
     return value is known() and type(value) is types.ModuleType
 
 
 def same_partial(value: Any, expected: Any) -> bool:
-    """Whether it is a partial function that carries no attributes."""
+    """Return whether it is a partial function that carries no attributes."""
     return type(value) is expected and not value.__dict__
 
 
 def same_value(value: Any, expected: Any) -> bool:
-    """Whether a value has the same type and bits."""
+    """Return whether a value has the same type and bits."""
     kind, known = expected
     return type(value) is kind and bits(value) == known
 
 
 def same_array(value: Any, expected: Any) -> bool:
-    """Whether an array has the same class, shape and dtype, and lies in C order if and only if the traced one did.
+    """Return whether an array has the same class, shape and dtype, and lies in C order if and only if the traced one
+    did.
 
     C order of the axes decides the memory layout of results, and so what the program returns.
     """
@@ -118,7 +119,7 @@ def same_array(value: Any, expected: Any) -> bool:
 
 
 def same_code(value: Any, code: Any) -> bool:
-    """Whether a function has the same code."""
+    """Return whether a function has the same code."""
     return type(value) is types.FunctionType and value.__code__ is code
 
 
@@ -132,25 +133,25 @@ class _Itself:
 
 
 def _is_plain(key: Any) -> bool:
-    """Whether a key is a number, a text, or a tuple of such."""
+    """Return whether a key is a number, a text, or a tuple of such."""
     return type(key) in PLAIN or (type(key) is tuple and all(map(_is_plain, key)))
 
 
 def _same_key(key: Any, known: Any) -> bool:
-    """Whether a key of a dictionary is the one that was there: the same object, or of the same type and bits."""
+    """Return whether a key of a dictionary is the one that was there: the same object, or of the same type and bits."""
     if type(known) is _Itself:
         return key is known.ref()
     return type(key) is type(known) and bool(bits(key) == bits(known))
 
 
 def container_facts(value: Any) -> Any:
-    """The type and the length of a container, and the keys of a dictionary in their order."""
+    """Return the type and the length of a container, and the keys of a dictionary in their order."""
     keys = [key if _is_plain(key) else _Itself(key) for key in value] if isinstance(value, dict) else None
     return type(value), len(value), keys
 
 
 def same_container(value: Any, expected: Any) -> bool:
-    """Whether a container has the same type, length and keys."""
+    """Return whether a container has the same type, length and keys."""
     kind, length, keys = expected
     if type(value) is not kind or len(value) != length:
         return False
@@ -159,28 +160,28 @@ def same_container(value: Any, expected: Any) -> bool:
 
 
 def attribute_keys(value: Any) -> tuple[str, ...]:
-    """The names of an object's attributes."""
+    """Return the names of an object's attributes."""
     return tuple(vars(value)) if hasattr(value, "__dict__") else ()
 
 
 def same_object(value: Any, expected: Any) -> bool:
-    """Whether an object has the same class and attributes."""
+    """Return whether an object has the same class and attributes."""
     kind, keys = expected
     return type(value) is kind() and attribute_keys(value) == keys
 
 
 def lacks(thing: Any, name: Any) -> bool:
-    """Whether a thing has no attribute of this name."""
+    """Return whether a thing has no attribute of this name."""
     return not hasattr(thing, name)
 
 
 def lacks_all(thing: Any, names: Any) -> bool:
-    """Whether none of these names is in the dictionary of a thing."""
+    """Return whether none of these names is in the dictionary of a thing."""
     return cast(bool, thing.__dict__.keys().isdisjoint(names))
 
 
 def is_empty(cell: Any, expected: Any) -> bool:
-    """Whether a cell of a closure holds nothing."""
+    """Return whether a cell of a closure holds nothing."""
     try:
         cell.cell_contents  # noqa: B018 - an empty cell raises
     except ValueError:
@@ -189,32 +190,32 @@ def is_empty(cell: Any, expected: Any) -> bool:
 
 
 def same_options(value: Any, expected: Any) -> bool:
-    """Whether NumPy's options for printing are the same object, or equal."""
+    """Return whether NumPy's options for printing are the same object, or equal."""
     return bool(value is expected or value == expected)
 
 
 def same_registrations(thing: Any, token: Any) -> bool:
-    """Whether no class was registered with an abstract base class since."""
+    """Return whether no class was registered with an abstract base class since."""
     return bool(get_cache_token() == token)
 
 
 def are_absent(around: Any, names: Any) -> bool:
-    """Whether none of these names is defined."""
+    """Return whether none of these names is defined."""
     return cast(bool, around.keys().isdisjoint(names))
 
 
 def defaults_facts(function: Any) -> tuple[int, tuple[str, ...]]:
-    """The number of a function's defaults, and the names of its keyword defaults."""
+    """Return the number of a function's defaults, and the names of its keyword defaults."""
     return len(function.__defaults__ or ()), tuple(function.__kwdefaults__ or ())
 
 
 def same_defaults(function: Any, expected: Any) -> bool:
-    """Whether a function has as many defaults, and keyword defaults of the same names."""
+    """Return whether a function has as many defaults, and keyword defaults of the same names."""
     return bool(defaults_facts(function) == expected)
 
 
 def digest(array: Any) -> bytes:
-    """The hash of an array's values, which have become constants of a program.
+    """Return the hash of an array's values, which have become constants of a program.
 
     It is 16 bytes of BLAKE2b. Of an `Array` it is the identity of its value, which is replaced and not changed by a
     write.
@@ -225,7 +226,7 @@ def digest(array: Any) -> bytes:
 
 
 def print_options() -> Callable[[], Any]:
-    """What gives NumPy's options for printing: another object, or another value, after each change."""
+    """Return what gives NumPy's options for printing: another object, or another value, after each change."""
     # NumPy's public function makes a copy, which takes ten times as long.
     kept = getattr(sys.modules.get("numpy._core.printoptions"), "format_options", None)
     return np.get_printoptions if kept is None else cast(Callable[[], Any], kept.get)
@@ -334,7 +335,7 @@ def compiled_reader(
 
 
 def _expression(number: int, capture: Capture, names: dict[str, Any]) -> str:
-    """The Python expression that reads a capture; what it needs is added to `names`"""
+    """Return the Python expression that reads a capture; what it needs is added to `names`"""
     if capture.parent < 0 and capture.read is STEPS["root"]:
         return _ROOTS[capture.key]
     value, key = f"v{capture.parent}" if capture.parent >= 0 else f"({', '.join(_ROOTS)})", f"k{number}"
@@ -347,7 +348,7 @@ def _expression(number: int, capture: Capture, names: dict[str, Any]) -> str:
 
 
 def _failure(number: int, capture: Capture, names: dict[str, Any]) -> str | None:
-    """The condition under which a value is not what was expected; `None` where it always is."""
+    """Return the condition under which a value is not what was expected; `None` where it always is."""
     v, e = f"v{number}", f"e{number}"
     test, names[e] = capture.test, capture.expected
     if capture.kind == "same":

@@ -67,7 +67,7 @@ class TraceAttempt(NamedTuple):
 
 
 def family(kind: type[Any]) -> type[Any]:
-    """The type of Python's that a type of numbers goes with."""
+    """Return the type of Python's that a type of numbers goes with."""
     return float if issubclass(kind, float | np.floating) else int
 
 
@@ -76,7 +76,7 @@ MAX_SCALAR_INPUTS = 32
 
 
 def scalar_inputs(search: CaptureSearch, attempt: TraceAttempt) -> frozenset[int]:
-    """The positions of the numbers that are inputs, at most `MAX_SCALAR_INPUTS`; others are constants."""
+    """Return the positions of the numbers that are inputs, at most `MAX_SCALAR_INPUTS`; others are constants."""
     found = [
         position
         for position, each in enumerate(search.captures)
@@ -127,7 +127,7 @@ def attempt_to_trace(search: CaptureSearch, attempt: TraceAttempt, views: bool) 
 
 
 def _shown(error: Exception) -> str:
-    """An error as text, even if it cannot be shown."""
+    """Return an error as text, even if it cannot be shown."""
     try:
         return repr(error)
     except Exception:  # noqa: BLE001 - an error that cannot even be shown
@@ -135,7 +135,7 @@ def _shown(error: Exception) -> str:
 
 
 def _unfollowed(first: AbstractDevice, second: AbstractDevice) -> str | None:
-    """An array that both calls met was not made by the function, and how the function found it is unknown."""
+    """Return an array that both calls met was not made by the function, and how the function found it is unknown."""
     stayed = [each for identity, each in second.owners.items() if first.owners.get(identity) is each]
     if not stayed:
         return None
@@ -217,7 +217,7 @@ def _record(
 
 
 def _of_the_users(structure: Structure) -> Structure:
-    """The same with the user's own classes in the place of those that were made for the copies."""
+    """Return the same with the user's own classes in the place of those that were made for the copies."""
     if structure.container is None:
         return structure
     children = tuple(map(_of_the_users, structure.children))
@@ -225,7 +225,7 @@ def _of_the_users(structure: Structure) -> Structure:
 
 
 def _reason(error: AnyGPUError) -> str:
-    """Why a function cannot be traced, from the error that tracing met."""
+    """Return why a function cannot be traced, from the error that tracing met."""
     if isinstance(error, ValueNeeded):
         at = f" ({error.line})" if error.line else ""
         return f"it {VALUE_NEEDED}{at}; use np.where()"
@@ -233,7 +233,8 @@ def _reason(error: AnyGPUError) -> str:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether an error may come from the function being called with abstract arrays, and not from the function itself.
+    """Return whether an error may come from the function being called with abstract arrays, and not from the function
+    itself.
 
     Then the function may be right, so it is called as it is: that shows its own error, if it has one. An error that a
     `raise` statement in the user's own code raised is the user's.
@@ -258,7 +259,7 @@ _RAISE = opcode.opmap["RAISE_VARARGS"]
 def _drawn(
     tracer: AbstractDevice, arrays: dict[int, Array] | None, returned: list[Any], structure: Structure
 ) -> TraceResult | NotTraceable:
-    """The program from what was given to what was returned, and how each returned leaf is made of its results.
+    """Return the program from what was given to what was returned, and how each returned leaf is made of its results.
 
     Inputs are ordered: arguments, numbers, arrays from outside, arrays that the function made. Refuses a result that
     NumPy may raise for and that is discarded, as the program would not compute it.
@@ -336,7 +337,7 @@ _INPUTS = ArrayInput | ScalarInput | CapturedConstant
 
 
 def _may_warn(tracer: AbstractDevice, value: Value) -> bool:
-    """Whether NumPy may warn of an operation on arrays, at a line where the user has not turned that off."""
+    """Return whether NumPy may warn of an operation on arrays, at a line where the user has not turned that off."""
     op = value.op
     if op is None or value.device is None or not op.may_raise_flags or value.line in tracer.quiet_lines:
         return False
@@ -348,7 +349,9 @@ def _may_warn(tracer: AbstractDevice, value: Value) -> bool:
 
 
 def _only_numpy_warns(value: Value) -> str | None:
-    """Why a function has to stay on NumPy for a warning that leaves no trace in any result; `None` for most values."""
+    """Return why a function has to stay on NumPy for a warning that leaves no trace in any result; `None` for most
+    values.
+    """
     op = value.op
     if isinstance(op, Binary) and op.fn in _ORDERS and KIND[value.inputs[0].spec.dtype] == "complex":
         return "it orders complex numbers, and NumPy warns where one of them is NaN"
@@ -363,12 +366,14 @@ _QUOTIENTS = frozenset(("floor_divide", "remainder", "fmod"))
 
 
 def _kind_of(leaf: Any) -> str:
-    """The name of a value's class, for messages."""
+    """Return the name of a value's class, for messages."""
     return "value of an unknown kind" if type(leaf) is Unfollowed else original(type(leaf)).__name__
 
 
 def _order(buffer: Any) -> tuple[int, int]:
-    """The sort key of a program's inputs: arguments, numbers, arrays from outside, arrays that the function makes."""
+    """Return the sort key of a program's inputs: arguments, numbers, arrays from outside, arrays that the function
+    makes.
+    """
     if isinstance(buffer, ArrayInput):
         return (0 if buffer.is_argument else 2), buffer.position
     return (1, 0) if isinstance(buffer, ScalarInput) else (3, 0)
@@ -377,7 +382,7 @@ def _order(buffer: Any) -> tuple[int, int]:
 def _returned(
     array: Array, positions: dict[int, int] | None, result: Callable[[Value], int], layouts: Layouts
 ) -> ReturnedLeaf | str:
-    """How an array that is returned is made of results or captures; a clause that says why where it cannot be.
+    """Return how an array that is returned is made of results or captures; a clause that says why where it cannot be.
 
     `positions` are those of the arguments by identity; `result` gives the number of a result. Without `positions` views
     and arguments are results as well.
@@ -403,7 +408,7 @@ def _returned(
 
 
 def _difference(first: TraceResult, second: TraceResult) -> str | None:
-    """The reason why two traces do not describe one function; `None` if they agree."""
+    """Return the reason why two traces do not describe one function; `None` if they agree."""
     if first.program != second.program or first.structure != second.structure or first.texts != second.texts:
         return "it is not deterministic: two traces of it gave different programs"
     if first.digests != second.digests or first.reads != second.reads or first.leaves != second.leaves:
@@ -415,7 +420,7 @@ def _difference(first: TraceResult, second: TraceResult) -> str | None:
 
 
 def _unshared(program: Program, leaves: list[ReturnedLeaf | None]) -> list[ReturnedLeaf | None]:
-    """The leaves, marked to be copied where the user sees one result as two arrays, or an input as a result."""
+    """Return the leaves, marked to be copied where the user sees one result as two arrays, or an input as a result."""
     first: dict[int, int] = {}
     made: list[ReturnedLeaf | None] = []
     for leaf in leaves:
@@ -428,7 +433,7 @@ def _unshared(program: Program, leaves: list[ReturnedLeaf | None]) -> list[Retur
 
 
 def _same_static(one: Any, other: Any) -> bool:
-    """Whether two values that are no results of operations are the same."""
+    """Return whether two values that are no results of operations are the same."""
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
@@ -446,7 +451,7 @@ _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None), type(Elli
 def record(
     function: Callable[..., Any], *arguments: Any, precision: Precision | None = None, **options: Any
 ) -> Program:
-    """The program that `function(*arguments, **options)` performs on its arrays.
+    """Return the program that `function(*arguments, **options)` performs on its arrays.
 
     Arrays among the positional arguments (ours, NumPy's, or a `Spec` of shape and type), also in lists and dicts,
     become the program's inputs; everything else is passed on as it is. What the function returns, nested as it may be,
@@ -530,7 +535,7 @@ def trace(
 
 
 def _attempts(search: CaptureSearch, by_value: frozenset[type]) -> list[TraceAttempt]:
-    """The attempts to make, from the most general program to the most particular one.
+    """Return the attempts to make, from the most general program to the most particular one.
 
     First all numbers are inputs, then ints and then floats are constants, and at last arrays from outside are too.
     """
@@ -546,7 +551,7 @@ def _attempts(search: CaptureSearch, by_value: frozenset[type]) -> list[TraceAtt
 
 
 def _guards(search: CaptureSearch, attempt: TraceAttempt, tracer: AbstractDevice) -> tuple[Capture, ...]:
-    """The captures with the guards of this attempt: inputs by type, shape and order, constants by their value.
+    """Return the captures with the guards of this attempt: inputs by type, shape and order, constants by their value.
 
     Where the function has asked for the memory layout or strides of an array, these are guarded too.
     """
@@ -569,13 +574,13 @@ def _guards(search: CaptureSearch, attempt: TraceAttempt, tracer: AbstractDevice
 
 
 def _same_layout(value: Any, expected: Any) -> bool:
-    """Whether an array passes its test, and has the same strides and flags."""
+    """Return whether an array passes its test, and has the same strides and flags."""
     test, facts, strides, flags = expected
     return bool(test(value, facts)) and value.strides == strides and value.flags.num == flags
 
 
 def _same_strides(value: Any, expected: Any) -> bool:
-    """Whether an array passes its test, and lies in memory as it did: contiguous, or with the same strides."""
+    """Return whether an array passes its test, and lies in memory as it did: contiguous, or with the same strides."""
     test, facts, strides, is_contiguous = expected
     if not test(value, facts):
         return False
@@ -584,7 +589,7 @@ def _same_strides(value: Any, expected: Any) -> bool:
 
 
 def _same_content(value: Any, expected: Any) -> bool:
-    """Whether an array passes its test, and has the same elements."""
+    """Return whether an array passes its test, and has the same elements."""
     test, facts, known = expected
     return bool(test(value, facts)) and digest(value) == known
 
@@ -596,7 +601,7 @@ def _check(precision: Any) -> None:
 
 
 def _spec_of(argument: Any) -> Spec | None:
-    """The shape and dtype of an argument, or `None` if it is no array."""
+    """Return the shape and dtype of an argument, or `None` if it is no array."""
     if isinstance(argument, Spec):
         return argument
     # Not what is behind a tensor: asking for that would bring it to its device.
@@ -606,10 +611,10 @@ def _spec_of(argument: Any) -> Spec | None:
 
 
 def _nothing(function: Callable[..., Any]) -> str:
-    """The message for a function that returns no array."""
+    """Return the message for a function that returns no array."""
     return f"{_name(function)} returns no array, so there is nothing to trace."
 
 
 def _name(function: Callable[..., Any]) -> str:
-    """The name of a function, for messages."""
+    """Return the name of a function, for messages."""
     return getattr(function, "__name__", repr(function))

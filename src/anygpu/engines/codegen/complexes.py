@@ -98,7 +98,7 @@ def binary(fn: BinaryFunction, x: Pair, y: Pair, name: Namer, made_by: MadeBy = 
 
 
 def as_numpy(fn: UnaryFunction | BinaryFunction, operands: tuple[Pair, ...]) -> tuple[Expr, ...]:
-    """A product or a magnitude with the last bits of NumPy's loops over arrays; for processors only."""
+    """Return a product or a magnitude with the last bits of NumPy's loops over arrays; for processors only."""
     (a, b), *others = operands
     if fn == "abs":
         return (Apply("numpys_length", (a, b), a.type),)

@@ -26,14 +26,14 @@ _LOOP = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
 
 
 def mark_of_numpy() -> tuple[str, tuple[str, ...]]:
-    """What NumPy's last bits depend on: its version, and the features of the processor that it uses."""
+    """Return what NumPy's last bits depend on: its version, and the features of the processor that it uses."""
     features = np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]
     return np.__version__, tuple(sorted(name for name, is_used in features.items() if is_used))
 
 
 @cache
 def rounding() -> Rounding:
-    """How native code rounds beside this NumPy: complex numbers too, where both take the same steps.
+    """Return how native code rounds beside this NumPy: complex numbers too, where both take the same steps.
 
     NumPy's products of complex numbers have one product of each part not rounded, and magnitudes a square, where the
     processor has an instruction for that. Other versions of NumPy may not.
@@ -47,7 +47,7 @@ def rounding() -> Rounding:
 
 
 def _is_fused(one: Any, other: Any) -> bool:
-    """Whether NumPy's products and magnitudes are those of `builtins.cl`."""
+    """Return whether NumPy's products and magnitudes are those of `builtins.cl`."""
     number = one.real.dtype.type
 
     def fused(a: Any, b: Any, c: Any) -> Any:
@@ -68,7 +68,7 @@ def _is_fused(one: Any, other: Any) -> bool:
 
 
 def loop_symbols(names: Iterable[str]) -> dict[str, int]:
-    """The addresses of loops such as "numpy.exp.float64", and of their data. Raises `CannotCompile`."""
+    """Return the addresses of loops such as "numpy.exp.float64", and of their data. Raises `CannotCompile`."""
     found: dict[str, int] = {}
     for name in names:
         _, fn, dtype = name.split(".")
@@ -78,7 +78,7 @@ def loop_symbols(names: Iterable[str]) -> dict[str, int]:
 
 @cache
 def _loop(fn: str, dtype: str) -> tuple[int, int]:
-    """The addresses of the loop of a function, and of its data."""
+    """Return the addresses of the loop of a function, and of its data."""
     ufunc: Any = getattr(np, FUNCTIONS[fn].numpy_name)
     at = id(ufunc) + object.__basicsize__
     count, ntypes = _number(at + _NARGS), _number(at + _NTYPES)
@@ -96,7 +96,7 @@ def _loop(fn: str, dtype: str) -> tuple[int, int]:
 
 
 def _gives_the_same(ufunc: Any, dtype: str, loop: int, data: int) -> bool:
-    """Whether a loop, called as native code calls it, has the bits of the ufunc."""
+    """Return whether a loop, called as native code calls it, has the bits of the ufunc."""
     given = [np.linspace(0.1, 0.9 + number, _COUNT, dtype=dtype) for number in range(ufunc.nin)]
     result = np.empty(_COUNT, dtype)
     arrays = [*given, result]

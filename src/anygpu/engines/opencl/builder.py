@@ -380,7 +380,7 @@ class Builder:
         return KernelFunction(program, compiled, range(buffers), [(buffers + each, 4) for each in range(numbers)])
 
     def reflected(self, source: str, entry: str | None, title: str) -> Reflected:
-        """What a user's kernel takes. Raises `InvalidKernel` where it does not compile."""
+        """Return what a user's kernel takes. Raises `InvalidKernel` where it does not compile."""
         try:
             program = self._from_source(source, [ARGUMENT_INFO])
         except cl.Error as error:
@@ -464,7 +464,7 @@ _MOST_WORDS = 4000
 
 
 def complaint_of_clang(title: str, words: str) -> InvalidKernel:
-    """The error with what Clang says of a user's text: the first place, and all messages, each with its own."""
+    """Return the error with what Clang says of a user's text: the first place, and all messages, each with its own."""
     found = list(_CLANG.finditer(words))
     if not found:
         return InvalidKernel(title, words.strip()[:_MOST_WORDS])

@@ -49,7 +49,7 @@ class Argument(NamedTuple):
 
 
 def arguments_of(compiled: Any, title: str) -> list[Argument]:
-    """The arguments in their order. Raises `InvalidKernel` for what a call cannot give."""
+    """Return the arguments in their order. Raises `InvalidKernel` for what a call cannot give."""
     try:
         return [_argument(compiled, number, title) for number in range(compiled.num_args)]
     except cl.Error as error:
@@ -59,7 +59,7 @@ def arguments_of(compiled: Any, title: str) -> list[Argument]:
 
 
 def _argument(compiled: Any, number: int, title: str) -> Argument:
-    """One argument, as the driver describes it."""
+    """Return one argument, as the driver describes it."""
     asked, spaces = cl.kernel_arg_info, cl.kernel_arg_address_qualifier
     name, type, space, qualifier = (
         compiled.get_arg_info(number, each)
@@ -89,7 +89,7 @@ def _argument(compiled: Any, number: int, title: str) -> Argument:
 
 
 def reflected_opencl(program: Any, device: Any, source: str, entry: str | None, title: str) -> Reflected:
-    """The facts about the kernel of this name in a built program, or about the only one."""
+    """Return the facts about the kernel of this name in a built program, or about the only one."""
     kernels = {each.function_name: each for each in program.all_kernels()}
     try:
         chosen = entry_among(kernels, entry, "__kernel")
@@ -112,7 +112,7 @@ def reflected_opencl(program: Any, device: Any, source: str, entry: str | None, 
 
 
 def places_of(compiled: Any, own: Own) -> tuple[list[int], list[tuple[int, int]]]:
-    """The positions of the buffers among the arguments, and of the numbers with their sizes in bytes.
+    """Return the positions of the buffers among the arguments, and of the numbers with their sizes in bytes.
 
     Raises `InvalidKernel` where the record of the kernel says something else.
     """

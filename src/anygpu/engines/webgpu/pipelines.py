@@ -227,7 +227,7 @@ _MOST_WORDS = 4000
 
 
 def complaint_of_naga(title: str, words: str) -> InvalidKernel:
-    """The error with what naga says of a user's text, and the place in it where it names one."""
+    """Return the error with what naga says of a user's text, and the place in it where it names one."""
     head = _NAGA_HEAD.search(words)
     said = (words[head.end() :] if head is not None else words).rstrip()[:_MOST_WORDS]
     place = _NAGA_PLACE.search(said)

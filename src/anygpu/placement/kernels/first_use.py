@@ -117,7 +117,7 @@ class Sandboxes:
         return self._do(device, kernel, timeout, "was looked at", lambda worker: worker.supports(program))
 
     def reflected(self, device: Device, source: str, entry: str | None, kernel: str, timeout: float) -> Reflected:
-        """What the kernel takes. Raises `InvalidKernel` with what the compiler says."""
+        """Return what the kernel takes. Raises `InvalidKernel` with what the compiler says."""
 
         def read(worker: Worker) -> Reflected:
             return cast("ProcessWorker", worker).reflected(source, entry, kernel)
@@ -403,7 +403,7 @@ def device_for(language: Language) -> tuple[Device | None, str]:
 
 
 def reflected_by_compiler(device: Device, source: str, entry: str | None, title: str, timeout: float) -> Reflected:
-    """What a kernel takes, as the compiler of a device says, in a child; remembered on disk for its driver."""
+    """Return what a kernel takes, as the compiler of a device says, in a child; remembered on disk for its driver."""
     kept, key = _kept(device), hashlib.sha256(repr((source, entry)).encode()).hexdigest()
     found = kept.record("kernel-reflected", key, Reflected)
     if found is None:

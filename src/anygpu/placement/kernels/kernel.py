@@ -176,7 +176,7 @@ class Kernel:
         constants: Mapping[str, ConstantNumber],
         timeout: float,
     ) -> Reflected:
-        """What the text declares."""
+        """Return what the text declares."""
         try:
             if language == "wgsl":
                 return reflected_wgsl(self.source, entry, constants)
@@ -286,7 +286,7 @@ class Kernel:
         return Checked(device=device.id, seconds=seconds, compared=self.reference is not None)
 
     def _of_reference(self, arguments: Sequence[Any], numbers: Mapping[str, Any]) -> Any:
-        """The call where no device can read the text: what it takes is told by the reference alone."""
+        """Return the call where no device can read the text: what it takes is told by the reference alone."""
         if self.reference is None:
             raise self._unavailable()
         numbers = numbers_for(self.reference, numbers)

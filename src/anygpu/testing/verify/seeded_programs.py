@@ -40,7 +40,7 @@ class Seeded(NamedTuple):
 
 
 def seeded_program(seed: int) -> Seeded:
-    """The program of a seed, with its inputs."""
+    """Return the program of a seed, with its inputs."""
     return _Writer(random.Random(seed)).write()
 
 
@@ -98,25 +98,25 @@ class _Writer:
         return self.add(p.Constant(array.shape, array.dtype.name, array.tobytes()))  # type: ignore[arg-type]
 
     def pick(self, fits: Callable[[HostArray], bool] = lambda value: True) -> int:
-        """One of the latest values that fit. Raises `_Impossible` if there is none."""
+        """Return one of the latest values that fit. Raises `_Impossible` if there is none."""
         found = [position for position, value in enumerate(self.values) if fits(value)]
         if not found:
             raise _Impossible
         return found[max(self.rng.randrange(len(found)), self.rng.randrange(len(found)))]
 
     def number(self) -> int:
-        """A value for a function: mostly one of floats or complex numbers, of which there are most functions."""
+        """Return a value for a function: mostly one of floats or complex numbers, of which there are most functions."""
         if self.rng.random() < 0.3:
             return self.pick()
         return self.pick(lambda value: value.dtype.kind in "fc")
 
     def partner(self, x: int, dtype: Any = None) -> int:
-        """A value of the same shape, and of the same dtype if no other is given."""
+        """Return a value of the same shape, and of the same dtype if no other is given."""
         one = self.values[x]
         return self.pick(lambda other: other.shape == one.shape and other.dtype == (dtype or one.dtype))
 
     def line(self) -> tuple[int, int, int]:
-        """A value with an axis that is not empty, that axis, and its length."""
+        """Return a value with an axis that is not empty, that axis, and its length."""
         x = self.pick(lambda value: value.ndim > 0 and value.size > 0)
         axis = self.rng.randrange(self.values[x].ndim)
         return x, axis, self.values[x].shape[axis]

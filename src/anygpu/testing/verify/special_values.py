@@ -28,7 +28,7 @@ class SpecialProgram(NamedTuple):
 
 
 def special_programs() -> Iterator[SpecialProgram]:
-    """All programs, type by type: functions of every value and of every pair, casts, reductions and expressions."""
+    """Return all programs, type by type: functions of every value and of every pair, casts, reductions and expressions."""
     for dtype in REFERENCE_DTYPES:
         values = special_values(dtype)
         x, y = pairs(values, values)
@@ -53,7 +53,7 @@ def special_programs() -> Iterator[SpecialProgram]:
 
 
 def _programs(name: str, ops: Sequence[Primitive], *inputs: HostArray) -> Iterator[SpecialProgram]:
-    """The operations on these inputs, some in each program."""
+    """Return the operations on these inputs, some in each program."""
     for begin in range(0, len(ops), _OUTPUTS):
         recorder = Recorder()
         given = [recorder.input(Spec(each.shape, each.dtype.name)) for each in inputs]  # type: ignore[arg-type]
@@ -81,12 +81,12 @@ def _reductions(dtype: DType) -> list[Primitive]:
 
 
 def _floats_simplified(x: Any, y: Any) -> Any:
-    """What compilers simplify that take floats for numbers."""
+    """Return what compilers simplify that take floats for numbers."""
     return x - x, x * 0, x + 0.0, 0.0 - x, x / x, x != x, ~(x < y), np.where(np.isnan(x), 0, x), x * 2 / 2, -(x - y)
 
 
 def _whole_simplified(x: Any, y: Any) -> Any:
-    """What compilers simplify that take integers for numbers without limits."""
+    """Return what compilers simplify that take integers for numbers without limits."""
     return (x * 3) // 3, x + 1 > x, x * x >= 0, (x + y) - y == x, x * y // y, (x << 1) >> 1, x // 0, x % 0, x // x
 
 
@@ -134,7 +134,7 @@ def _floats(dtype: DType) -> HostArray:
 
 
 def complex_values(dtype: DType, parts: HostArray) -> HostArray:
-    """Every pair of parts, made without arithmetic, in which an infinity times 0 would be NaN."""
+    """Return every pair of parts, made without arithmetic, in which an infinity times 0 would be NaN."""
     result = np.empty((len(parts), len(parts)), dtype)
     result.real, result.imag = parts[:, None], parts[None, :]
     return result.ravel()

@@ -179,7 +179,8 @@ _NEARLY = 1.0 - 2.0**-50
 
 
 def noted_nodes(program: Program, ranks: Sequence[int] = ()) -> frozenset[int]:
-    """The nodes that are to be looked at: floats that may become NaN or infinite, casts and sums of whole numbers.
+    """Return the nodes that are to be looked at: floats that may become NaN or infinite, casts and sums of whole
+    numbers.
 
     Nodes can be computed in the order of their ranks; without these in that of their numbers.
     """
@@ -207,7 +208,7 @@ def noted_nodes(program: Program, ranks: Sequence[int] = ()) -> frozenset[int]:
 
 
 def _makes(program: Program, node: int) -> tuple[bool, bool]:
-    """Whether an operation may give a NaN of numbers, and whether it may give an infinity of finite ones."""
+    """Return whether an operation may give a NaN of numbers, and whether it may give an infinity of finite ones."""
     op, inputs = program.nodes[node]
     dtype = program.specs[node].dtype
     if not is_inexact(dtype) or not op.may_raise_flags:
@@ -222,7 +223,7 @@ def _makes(program: Program, node: int) -> tuple[bool, bool]:
 
 
 def _carries(op: Primitive, operand: int) -> bool:
-    """Whether a NaN or an infinity in this operand surely gives one in the result."""
+    """Return whether a NaN or an infinity in this operand surely gives one in the result."""
     match op:
         case Unary() | Binary():
             keeps = FUNCTIONS[op.fn].keeps
@@ -242,19 +243,19 @@ _OF_PARTS = frozenset(("add", "subtract", "multiply", "divide", "negative", "con
 
 
 def _carries_parts(op: Primitive) -> bool:
-    """Whether a complex operand with a part that is not finite gives such a result, as far as real ones do."""
+    """Return whether a complex operand with a part that is not finite gives such a result, as far as real ones do."""
     return not isinstance(op, Unary | Binary) or op.fn in _OF_PARTS
 
 
 def _carries_nan(op: Primitive) -> bool:
-    """Whether a NaN in any operand surely gives one in the result."""
+    """Return whether a NaN in any operand surely gives one in the result."""
     if isinstance(op, Unary | Binary):
         return "nan" in FUNCTIONS[op.fn].keeps
     return isinstance(op, Reduce | Scan) and op.fn in ("max", "min")
 
 
 def _may_not_fit(program: Program, position: int) -> bool:
-    """Whether NumPy may warn of a node's integers: casts of floats, divisions, and arithmetic of single numbers.
+    """Return whether NumPy may warn of a node's integers: casts of floats, divisions, and arithmetic of single numbers.
 
     Of arrays of integers that wrap around in sums and products it does not.
     """
@@ -268,7 +269,7 @@ def _may_not_fit(program: Program, position: int) -> bool:
 
 
 def beyond(value: Expr, dtype: DType) -> Expr:
-    """Whether only NumPy knows what this float is cast to: it is NaN, or no number of the type that is cast by."""
+    """Return whether only NumPy knows what this float is cast to: it is NaN, or no number of the type that is cast by."""
     bits = 64 if dtype == "int64" else 65 if dtype == "uint64" else 32
     # What NumPy makes of larger numbers as uint32 depends on how they lie in memory.
     middle, half = (2.0**30, 3 * 2.0**30) if dtype == "uint32" else (0.0, 2.0 ** (bits - 1))
@@ -278,7 +279,8 @@ def beyond(value: Expr, dtype: DType) -> Expr:
 
 
 def wraps(fn: str, one: Expr, other: Expr, dtype: DType) -> Expr:
-    """Whether a result is no number of its type: divided by 0, or too large; true also for the very largest of 64 bits.
+    """Return whether a result is no number of its type: divided by 0, or too large; true also for the very largest of
+    64 bits.
 
     The least number divided by -1 is too large, for NumPy in a remainder too.
     """
@@ -337,7 +339,9 @@ class LoopEstimate(msgspec.Struct, frozen=True):
         return self.operations + self.functions
 
     def of_lanes(self, vector_bytes: int) -> float:
-        """The weight of one element where a vector of them is computed at once, and what it reads comes from afar."""
+        """Return the weight of one element where a vector of them is computed at once, and what it reads comes from
+        afar.
+        """
         return (self.weight + _MEMORY) * self.width / vector_bytes
 
 
@@ -397,14 +401,14 @@ def weight_of(expr: Apply) -> float:
 
 
 def _width(types: set[str]) -> int:
-    """Bytes of a lane: floats decide, and the shorter ones of them, so that their registers are full."""
+    """Return bytes of a lane: floats decide, and the shorter ones of them, so that their registers are full."""
     if "f32" in types:
         return 4
     return 8 if types & {"f64", "i64", "u64"} else 4
 
 
 def _live(statements: Sequence[Statement]) -> int:
-    """How many of the values that statements name are needed later, at the statement where these are most."""
+    """Return how many of the values that statements name are needed later, at the statement where these are most."""
     last: dict[str, int] = {}
     for number, statement in enumerate(statements):
         for name in _names_in(statement):
@@ -421,7 +425,7 @@ def _live(statements: Sequence[Statement]) -> int:
 
 
 def _names_in(statement: Statement) -> Iterator[str]:
-    """The names that a statement's value and condition use."""
+    """Return the names that a statement's value and condition use."""
     waiting: list[object] = [getattr(statement, "value", None), getattr(statement, "condition", None)]
     while waiting:
         match waiting.pop():
@@ -447,12 +451,12 @@ def lanes_of(estimate: LoopEstimate, vector_bytes: int) -> tuple[int, int]:
 
 
 def least_part(weight: float) -> int:
-    """The least rounds of a part, for rounds of this weight."""
+    """Return the least rounds of a part, for rounds of this weight."""
     return max(1, round(PART / max(weight, 0.01)))
 
 
 def is_little(weight: float) -> bool:
-    """Whether all of this is not worth waking another thread."""
+    """Return whether all of this is not worth waking another thread."""
     return weight <= PART
 
 
@@ -484,7 +488,7 @@ def own_weight(program: Program, node: int) -> float:
 
 
 def _power_weight(program: Program, exponent: int) -> float:
-    """What a power costs: a few products or a root where the exponent is a known constant."""
+    """Return what a power costs: a few products or a root where the exponent is a known constant."""
     op, inputs = program.nodes[exponent]
     while isinstance(op, Broadcast | Reshape):
         op, inputs = program.nodes[inputs[0]]

@@ -245,7 +245,7 @@ def function(name: str) -> c.CFunction:
 
 
 def inlined_number(compiler: Compiler, name: str, args: Sequence[CValue]) -> Value:
-    """The number that a function of the library gives, computed in the function that is being written."""
+    """Return the number that a function of the library gives, computed in the function that is being written."""
     made = compiler.inlined(function(name), args)
     if not isinstance(made, CValue):
         raise InvalidProgram(f"{name}: gives no number.")
