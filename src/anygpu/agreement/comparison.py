@@ -220,9 +220,9 @@ def _settled_by_rows(
     quick: Sequence[Any],
     rebuild: Rebuild,
 ) -> tuple[float, ...] | None:
-    """As `_settled_in_pieces` for a large program without an independent axis, one that sums over its rows for example.
+    """Judge a large program without an independent axis, such as one that sums over its rows, by some of its rows.
 
-    Its results are analysed in some rows from everywhere, and in those rows that differ by more than these do.
+    Rows from all parts of the results are analysed, and every row that differs by more than these do.
     """
     if max(spec.size for spec in program.specs) <= LARGE or any(_is_only_moved(each) for each in quick):
         return None
@@ -301,8 +301,8 @@ class _Different(NamedTuple):
 
 @float_errors_ignored
 def _relative(one: Any, other: Any) -> float:
-    """Twice the largest relative difference of two results, at most `MOST_USUAL` epsilons: what later comparisons may
-    allow.
+    """Return twice the largest relative difference of two results, and at most `MOST_USUAL` epsilons, for later
+    comparisons.
     """
     if not _has_values(one):
         return 0.0
@@ -358,7 +358,7 @@ def _is_within(one: Any, other: Any, relative: Any, usual: float) -> bool:
 
 @float_errors_ignored
 def _near(one: Any, other: Any, relative: Any, usual: float) -> Any:
-    """Return where two results surely agree, element by element: equal, or within the larger of `relative` and `usual`."""
+    """Return where two results surely agree: where they are equal, or within the larger of `relative` and `usual`."""
     one, other = np.asarray(one), np.asarray(other)
     agree = _equal(one, other)
     if one.dtype.kind not in "fc" or not np.size(relative) or agree.all():
@@ -382,7 +382,7 @@ def _has_values(leaf: Any) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return a part of the return value that does not come from the program."""
+    """Return whether two parts of return values that do not come from the program are the same."""
     if one is other:
         return True
     try:
@@ -393,10 +393,10 @@ def _same(one: Any, other: Any) -> bool:
 
 @float_errors_ignored
 def _judged(number: int, one: Any, other: Any, bound: Any, *, moved: bool) -> Judgement | None:
-    """Return the judgement of one leaf; `None` when all of it is right.
+    """Judge one leaf; return `None` if all of it is right.
 
-    `one` is what the function returned. Elements with an infinite bound are undecided, of which floats may have a share
-    of `MOST_UNDECIDED` and integers none.
+    `one` is what the function returned. Elements with an infinite bound are undecided: a share of `MOST_UNDECIDED` is
+    accepted among floats, and none among integers.
     """
     if not _has_values(one):
         sentence = f"it is {other!r:.80}, not {one!r:.80}"
@@ -422,9 +422,9 @@ def _judged(number: int, one: Any, other: Any, bound: Any, *, moved: bool) -> Ju
 
 @float_errors_ignored
 def _agree(one: HostArray, other: HostArray, allowed: HostArray, *, moved: bool) -> Any:
-    """Return where a result is near what the function returned.
+    """Return where a result is within the allowed distance of what the function returned.
 
-    With `moved` only the same bits are, signs of zeros included.
+    With `moved` the bits must be the same, signs of zeros included.
     """
     agree = _equal(one, other)
     if moved and one.dtype.kind in "fc":
@@ -433,7 +433,7 @@ def _agree(one: HostArray, other: HostArray, allowed: HostArray, *, moved: bool)
 
 
 def _is_only_moved(quick: Any) -> bool:
-    """Return whether a leaf comes from operations that only move elements, so that it has to have NumPy's bits."""
+    """Return whether a leaf was only moved by operations, and must have NumPy's bits."""
     return bool(np.size(quick)) and np.asarray(quick).flat[0].real < 0
 
 
@@ -442,7 +442,7 @@ def _place(index: tuple[int, ...]) -> str:
 
 
 def _quick(program: Program) -> list[np.float64]:
-    """For each output a relative difference that is surely allowed; -1 where even the signs of zeros must be right."""
+    """Return the relative difference surely allowed for each output; -1 where even signs of zeros must agree."""
     return [np.float64(_quickly(program, output, {})) for output in program.outputs]
 
 

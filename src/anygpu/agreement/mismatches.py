@@ -116,7 +116,7 @@ def mismatch(
 
 
 def _facts(device: Device | None) -> dict[str, str]:
-    """Return the facts on a device that a report has."""
+    """Return the facts about a device that a report states."""
     if device is None:
         return {}
     names = ("engine", "kind", "name", "driver", "api")
@@ -134,9 +134,9 @@ def _versions(device: str) -> dict[str, str]:
 
 
 def keep(found: Mismatch) -> None:
-    """Write a mismatch to the cache folder, for `anygpu verify --report`; the oldest files go.
+    """Write a mismatch to the cache folder, for `anygpu verify --report`, and delete the oldest files.
 
-    A folder that cannot be written to costs only the report.
+    If the folder cannot be written to, only the report is lost.
     """
     folder = cache_folder() / FOLDER
     if write_file(folder / f"{found.id}.json", encode_json(found)):
@@ -147,7 +147,7 @@ def keep(found: Mismatch) -> None:
 
 
 def kept() -> list[Mismatch]:
-    """Return the mismatches that earlier processes have kept, the latest last; files that are none are passed over."""
+    """Return the mismatches that earlier processes have kept, the latest last; skip files that are not mismatches."""
     found: list[tuple[str, Mismatch]] = []
     with contextlib.suppress(OSError):
         for path in (cache_folder() / FOLDER).glob("*.json"):

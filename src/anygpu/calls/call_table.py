@@ -31,7 +31,7 @@ NEW = "it is new, and its first calls are measured on numpy."
 class CallTable:
     """The call sites of one function with some options, by the key of the call.
 
-    There is no lock: each step is one operation of a dict, and what two threads learn at once is learnt once.
+    There is no lock: each step is one operation of a dict, and what two threads learn at once is kept once.
     """
 
     __slots__ = (
@@ -73,11 +73,11 @@ class CallTable:
         self.forms: dict[Hashable, OpaqueForm] = {}
 
     def on_value_dependence(self, types: frozenset[type]) -> None:
-        """Make the values of such numbers a part of keys from now on: what the function computes depends on them."""
+        """Make the values of these numbers part of keys from now on: the program depends on them."""
         self.input_number_types = without(self.input_number_types, types)
 
     def remember(self, key: Hashable, site: CallSite) -> None:
-        """Keep the site of calls that are planned; the one that was used least lately goes."""
+        """Keep the site of calls that are planned, and drop the least recently used one."""
         self.new.pop(key, None)
         self.hosts.pop(key, None)
         self.sites[key] = site
@@ -85,19 +85,19 @@ class CallTable:
             self.hosts.pop(self.sites.popitem(last=False)[0], None)
 
     def used(self, key: Hashable) -> None:
-        """Note that a site was used: it is not the next to be forgotten."""
+        """Mark a site as recently used."""
         with contextlib.suppress(KeyError):  # forgotten since, by another thread
             self.sites.move_to_end(key)
 
     def remember_new(self, key: Hashable, early: NumpySite) -> None:
-        """Keep the site of calls of a new kind; all of these go when there are too many."""
+        """Keep the site of calls of a new kind; drop all of these when there are too many."""
         if len(self.new) >= _MOST_NEW:
             self.new.clear()  # which costs less than to look for the oldest one
             self.hosts.clear()
         self.new[key] = self.hosts[key] = early
 
     def plan_from_now_on(self, key: Hashable) -> None:
-        """Have such calls planned, and run none of them as native code."""
+        """Plan such calls from now on, and run none of them as native code."""
         if len(self.planned) >= _MOST_SITES:
             self.planned.clear()
         self.planned.add(key)
@@ -121,12 +121,12 @@ class CallTable:
 
 
 def has_own_array(key: tuple[Hashable, ...]) -> bool:
-    """Return whether there is an array of anygpu's own among the arguments of such calls."""
+    """Return whether such calls have an `anygpu.Array` among their arguments."""
     return any(part is OwnArray for part in key)
 
 
 def note_of_new(task: str, options: Options) -> HostNote:
-    """Return the note of a call site that is new, or the reason why it stays on NumPy in any case."""
+    """Return the note of a new call site, or the reason why it always stays on NumPy."""
     if options.cpu_is_numpy is not None:
         return HostNote(task, options.cpu_is_numpy, None)
     if options.needs_no_planning:

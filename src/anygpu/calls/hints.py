@@ -43,9 +43,7 @@ def _path(name: str) -> str:
 
 
 def mark_of(function: Callable[..., Any]) -> bytes | None:
-    """Return the mark of a function, a hash of its name and bytecode, as hexadecimal digits; `None` for what is no
-    Python function.
-    """
+    """Return the mark of a Python function, a hexadecimal hash of its name and bytecode; `None` for other objects."""
     code = code_of(function)
     return None if code is None else mark_of_code(code)
 
@@ -55,11 +53,9 @@ _MOST_WRAPPERS = 8
 
 
 def code_of(function: Callable[..., Any]) -> CodeType | None:
-    """Return the code object of a function or method of Python; `None` for anything else, and for an object that raises
-    when asked.
+    """Return the code object of a Python function or method; `None` for others, and for objects that raise when asked.
 
-    Of a function that a decorator has wrapped it is the code inside: all functions that one decorator makes have the
-    wrapper's code in common.
+    For a function wrapped by a decorator it is the inner code: all functions of one decorator share the wrapper's code.
     """
     try:
         inner: Any = getattr(function, "__func__", function)
@@ -88,7 +84,7 @@ def mark_of_code(code: CodeType, key: Iterable[Hashable] = ()) -> bytes:
 
 
 def is_marked(function: Callable[..., Any], name: str) -> bool:
-    """Return whether earlier processes of this user have marked it on that list."""
+    """Return whether earlier processes of this user have marked a function on this list."""
     marks = marks_on(name)
     return bool(marks) and mark_of(function) in marks
 
@@ -107,17 +103,15 @@ def marks_on(name: str) -> frozenset[bytes]:
 
 @lru_cache(maxsize=4)
 def _marks_in(path: str, changed: int) -> frozenset[bytes]:
-    """Return the marks in a file that was changed at that time, in nanoseconds; the time is part of the key of the
-    cache.
-    """
+    """Return the marks in a file; the time of its last change, in nanoseconds, is part of the cache key."""
     return frozenset(_read(path))
 
 
 def change_marks(path: str, marked: Collection[bytes], unmarked: Collection[bytes]) -> None:
-    """Add marks to the list in `path`, and remove others; the oldest go when there are more than `_MOST_MARKS`.
+    """Add marks to the list in `path` and remove others; drop the oldest beyond `_MOST_MARKS`.
 
-    The file is replaced as a whole, without a lock: of two processes that write at once, one mark may be lost, which
-    costs its next process a few milliseconds.
+    The file is replaced as a whole, without a lock: if two processes write at once, one mark may be lost, which costs
+    its next process a few milliseconds.
     """
     before = _read(path)
     new = [mark for mark in marked if mark not in before]

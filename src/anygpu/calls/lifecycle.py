@@ -88,7 +88,7 @@ NEVER = float("inf")
 
 
 class Life(NamedTuple):
-    """What a call site is, as far as decisions need it."""
+    """The state of a call site, and the numbers that decide about its next one."""
 
     state: State = "new"
     #: Why calls run on NumPy, for receipts.
@@ -101,7 +101,7 @@ class Life(NamedTuple):
 
 
 def step(life: Life, event: Event, *, reason: str | None = None, look_at: float = NEVER) -> Life:
-    """Return the life after an event; the same object if the event changes nothing."""
+    """Return the life after an event, or the same object if the event changes nothing."""
     state = TRANSITIONS[life.state].get(event)
     if state is None:
         return life

@@ -1,7 +1,6 @@
-"""Loads the modules that calls need later, on a thread beside the calls, which hold Python's lock for little of their
-time.
+"""Load the modules that calls need later, on a thread that rarely holds Python's lock.
 
-`planning` and `native` are the two that there are. Forks wait for them, except while they wait themselves.
+There are two: `planning` and `native`. Forks wait for them, except while they wait themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ NATIVE = "anygpu.native.trial"
 
 
 class Loading:
-    """The loading of one module, once, on a thread, with what is done before and after it."""
+    """Loads one module, once, on a thread, with steps before and after the import."""
 
     def __init__(self, module: str, last_name: str) -> None:
         """`last_name` is what the module defines last."""
@@ -42,13 +41,14 @@ class Loading:
             self.thread.start()
 
     def is_under_way(self) -> bool:
-        """Return whether the thread runs. An error of the import is dropped there; the next code that imports the
-        module gets it.
+        """Return whether the thread runs.
+
+        It drops an error of the import, which is raised again where the module is imported next.
         """
         return self.thread is not None and self.thread.is_alive()
 
     def _load(self, first: Callable[[], None] | None, then: tuple[Callable[[], None], ...]) -> None:
-        """On the thread: do what is to be done first, import the module, and do the rest."""
+        """Run the first step, import the module, and run the others; called on the thread."""
         from anygpu.base import forks
 
         # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.
@@ -78,7 +78,7 @@ is_loaded, begin, is_under_way = planning.is_done, planning.begin, planning.is_u
 
 
 def _begin_anew() -> None:
-    """In a forked child, which has none of the threads: what was not loaded is begun once more."""
+    """Forget the threads in a forked child, so that unfinished imports are started again."""
     for which in (planning, native):
         which.thread = None
 

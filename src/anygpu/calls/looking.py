@@ -1,4 +1,4 @@
-"""What comes next for a call site whose calls on NumPy have taken long enough: a decision, and what begins it."""
+"""Decide what comes next for a call site whose calls on NumPy have taken long enough, and begin it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anygpu.native.loading import begin_native, can_load_now
 
 
 class Facts(NamedTuple):
-    """What is known when a decision is due."""
+    """The facts for a decision."""
 
     #: Calls on NumPy so far, what they took together, and the quickest of them.
     calls: int
@@ -35,7 +35,7 @@ BEFORE_COSTLY = 1.0
 
 
 def decide(life: Life, facts: Facts) -> tuple[Event, float] | None:
-    """Return the event that calls on NumPy lead to, and when to decide again, in seconds of calls; None to wait."""
+    """Return the event that follows, and the seconds of calls until the next decision; `None` to wait."""
     if life.state not in ("new", "waiting", "loading"):
         return None
     if facts.seconds < LEAST_FOR_NATIVE * facts.calls and not facts.known_faster:

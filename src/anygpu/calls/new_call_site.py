@@ -1,4 +1,4 @@
-"""Call sites whose calls will be planned, before that is known to pay."""
+"""Call sites whose calls will be planned, before planning is known to pay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BEFORE_PLANNING, BEFORE_LOADING = 1e-3, 0.3
 
 
 class NewCallSite(NumpySite):
-    """Calls that will be planned, once they have taken long enough for that.
+    """Calls that will be planned once they have taken long enough.
 
     None of them waits for the import of planning, which runs on a thread meanwhile.
     """

@@ -58,7 +58,7 @@ class Result(NamedTuple):
 
 
 class Calls:
-    """Calls of a function, with what is known of such calls.
+    """Calls of a function, with what is known about them.
 
     The table may be shared with other functions of the same code, and outlives them.
     """
@@ -78,7 +78,7 @@ class Calls:
         return Result(*self._place(signature(arguments, keywords, self._table.input_number_types), arguments, keywords))
 
     def explain(self, /, *arguments: Any, **keywords: Any) -> Plan:
-        """Return where the next call with such arguments would run, and why. Nothing is computed."""
+        """Return where the next call with such arguments would run, and why, without computing anything."""
         from anygpu.placement.explaining import explain
         from anygpu.placement.opaque import explain_opaque
 
@@ -96,7 +96,7 @@ class Calls:
         return call_of(self._function, self._table, (self._find_planner or default)(), key, arguments, keywords)
 
     def _place(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
-        """Plan the call, and run it; its value and receipt."""
+        """Plan and run the call; return its value and receipt."""
         # Late: a process whose calls are few and short never needs it. On a busy machine loading takes long, and the
         # receipt has to say so.
         begun = None if loading.is_loaded() else _clock()
@@ -163,7 +163,9 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
     # -- calls
 
     def __call__(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
-        """Call the function where its calls belong; its value. Short calls pay for this: `signature` is written out."""
+        """Call the function where its calls belong, and return its value. `signature` is inlined: short calls pay for
+        it.
+        """
         table = self._table
         function: Callable[..., R] = self._function
         quick = table.quick
@@ -253,10 +255,10 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         return Result(self(*arguments, **keywords), made(last.get()))  # type: ignore[arg-type]
 
     def prepare(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
-        """Call the function, and compile it for such arguments before this returns; what it returns.
+        """Call the function, and compile it for such arguments before returning its value.
 
-        Later calls with arrays of these shapes and types run as native code, if that is faster. What is compiled is
-        compared with what NumPy returns here. `explain` says what came of it.
+        Later calls with arrays of these shapes and types run as native code, if that is faster. The native code is
+        compared with what NumPy returns here. `explain` tells the outcome.
         """
         if not self._may_be_native:
             why = "its options, or ANYGPU_NATIVE, rule that out"
@@ -265,7 +267,7 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         return value
 
     def _prepared(self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Compile native code for such a call now, and run the call; its value."""
+        """Compile native code for such a call now, run the call, and return its value."""
         from anygpu.native.trial import prepare  # the caller has asked to wait
 
         site = self._table.native.get(key) or self._native_site(key)
@@ -329,7 +331,7 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
 
 
 def _of_function(name: str) -> property:
-    """Return an attribute of the function itself, which may be set where Python allows that."""
+    """Return a property for an attribute of the function itself, which may be set where Python allows that."""
 
     def set_to(self: Offloaded[..., Any], value: Any) -> None:
         setattr(self._function, name, value)
@@ -365,7 +367,7 @@ def _allows_numpy(options: Options) -> bool:
 
 
 def _is_recorded(key: tuple[Hashable, ...]) -> bool:
-    """Return whether the call comes from a function that is being recorded, with abstract arrays: it runs as it is."""
+    """Return whether the call comes from a function that is being traced, with abstract arrays."""
     return any(part is OwnArray and device == "abstract" for part, device in pairwise(key))
 
 

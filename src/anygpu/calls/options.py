@@ -58,15 +58,13 @@ class Options(NamedTuple):
 
     @property
     def needs_no_planning(self) -> bool:
-        """Return whether NumPy is all that was asked for, with nothing that it may lack, so that calls run as they are."""
+        """Return whether only NumPy was asked for, without any option it lacks, so that calls run unchanged."""
         asked = self.preference
         return self.names_only_numpy and not asked.min_memory and asked.max_load >= 1 and self.precision is None
 
     @property
     def allows_native(self) -> bool:
-        """Return whether calls may run as native code in place of NumPy without being planned: nothing special is
-        asked.
-        """
+        """Return whether calls may run as native code without being planned: no special option is set."""
         asked = self.preference
         return (
             not asked.on
@@ -156,7 +154,7 @@ def options(**given: Unpack[CallOptions]) -> Options:
 
 
 def _require_processor(on: Sequence[str], engine: str | None, precision: str | None) -> None:
-    """Raise `InvalidOption` for what cannot go with `exact=True`: another device, engine or precision than NumPy's."""
+    """Raise `InvalidOption` for what contradicts `exact=True`: another device, engine or precision than NumPy's."""
     others = [name for name in (*on, *((engine,) if engine else ())) if name.lower() not in ("numpy", CPU)]
     if others:
         raise InvalidOption(
@@ -185,7 +183,7 @@ def _with_cpu(preference: Preference, engine: str | None) -> tuple[Preference, s
 
 
 def check_names(given: Mapping[str, Any], known: type[CallOptions]) -> None:
-    """Raises `InvalidOption` with those that there are, for one that there is not."""
+    """Raise `InvalidOption` with the known names, if one is unknown."""
     names = known.__annotations__
     if unknown := sorted(set(given).difference(names)):
         raise InvalidOption(

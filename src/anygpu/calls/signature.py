@@ -26,8 +26,7 @@ _known: dict[int, tuple[int, weakref.ref[Any]]] = {}
 
 
 def token_of(thing: Any) -> int | None:
-    """Return a number that stays the same while the object lives, and is never given again; `None` without weak
-    references.
+    """Return a number for an object, never given to another one; `None` if it has no weak references.
 
     An address would not do: another object may get it when this one is gone.
     """
@@ -91,7 +90,7 @@ dtype_of: Callable[[Any], Any] = np.ndarray.dtype.__get__
 def signature(
     arguments: tuple[Any, ...], keywords: dict[str, Any], input_number_types: frozenset[type] = INPUT_NUMBER_TYPES
 ) -> tuple[Hashable, ...]:
-    """Return the key of a call; `input_number_types` are those of numbers whose values do not count."""
+    """Return the key of a call; values of numbers whose types are in `input_number_types` are not part of it."""
     parts: Parts = []
     for each in arguments:
         describe(each, parts, input_number_types)
@@ -122,7 +121,7 @@ def describe(value: Any, parts: Parts, input_number_types: frozenset[type]) -> N
 
 
 def without(input_number_types: frozenset[type], deciding: Iterable[type]) -> frozenset[type]:
-    """Return the types of numbers that are inputs, less those whose values have turned out to decide."""
+    """Return the types of numbers that are inputs, without those whose values have turned out to decide."""
     return input_number_types.difference(*(family for family in _FAMILIES if family.intersection(deciding)), deciding)
 
 
@@ -167,7 +166,7 @@ def _captured(function: FunctionType) -> Iterator[Any]:
 
 
 def _pair(one: Hashable, other: Hashable) -> Hashable:
-    """Two keys as one; `None` if either is."""
+    """Return two keys as one; `None` if either is `None`."""
     return None if one is None or other is None else (one, other)
 
 
@@ -227,7 +226,7 @@ def _range(value: range, parts: Parts, input_number_types: frozenset[type]) -> N
 def elements(
     values: Collection[Any], parts: Parts, input_number_types: frozenset[type], token: int | None = None
 ) -> None:
-    """The elements of a tuple or list, or of what stands for an object of the class that has the token."""
+    """Return the elements of a tuple or list, or of what stands for an object of the class with this token."""
     count = len(values)
     parts.append(token or type(values))
     parts.append(count)

@@ -25,7 +25,7 @@ _SPARE = 0.75
 
 
 def can_load_now(site: NativeSite) -> bool:
-    """Return whether importing what native code needs takes little from the calls of a site.
+    """Return whether importing the modules of native code now takes little time from the calls of a site.
 
     Without bytecode on disk the import takes 0.5 s.
     """
@@ -59,7 +59,7 @@ def begin_native(*, compiles: bool, site: NativeSite | None = None) -> None:
 
 
 def _start_compiler() -> None:
-    """First, because the child takes its time to load LLVM, and then to compile what all native code needs."""
+    """Start the compiling child, first of all: loading LLVM and compiling the shared runtime take it a while."""
     from anygpu.engines.cpu.compiler import start_compiler
 
     start_compiler()
@@ -82,7 +82,7 @@ def _make_runtime() -> None:
 
 
 def _trace_something() -> None:
-    """Tracing loads modules when it first meets an operation: not in the time of a caller."""
+    """Trace a small function, which loads modules that tracing would otherwise load in a caller's time."""
     from anygpu.array.trace.tracing import trace_small
 
     # What compares results with NumPy's likewise.

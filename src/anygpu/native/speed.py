@@ -32,7 +32,7 @@ _CALL = 1.7
 def with_native_speed(
     numpy: Calibration, before: Calibration, clock: Callable[[], float] = time.perf_counter
 ) -> Calibration:
-    """Return the speed of native code, of which NumPy does a part: as it was measured, and as it was assumed `before`."""
+    """Return the calibration of native code: `numpy` for what NumPy does, and nests as they were measured."""
     return msgspec.structs.replace(
         before,
         source=numpy.source,
@@ -46,7 +46,7 @@ def with_native_speed(
 
 
 def measured_speed(clock: Callable[[], float] = time.perf_counter) -> NativeSpeed:
-    """Return the speed of nests; what is assumed where nothing can be compiled."""
+    """Return the measured speed of nests, or the assumed one where nothing compiles."""
     assumed = assumed_speed()
     alone, together, moving = native_trials()
     try:
@@ -72,7 +72,7 @@ def _seconds(trial: BenchmarkTrial, clock: Callable[[], float]) -> float:
 
 
 def _work(trial: BenchmarkTrial, speed: NativeSpeed) -> tuple[float, float]:
-    """Instructions and bytes of its nests."""
+    """Return the instructions and bytes of its nests."""
     steps = nests(trial.program, vector_bytes=speed.vector_bytes).steps
     works = [work_of(step, speed.vector_bytes) for step in steps if isinstance(step, Nest)]
     return sum(work.instructions for work in works), sum(work.bytes for work in works)

@@ -94,7 +94,7 @@ class NativeTrial:
     def __call__(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
     ) -> Any:
-        """Run one call, on NumPy or as native code that is compared with it; its value."""
+        """Run one call, on NumPy or as native code that is compared with it, and return its value."""
         site = self._site
         call = CallArgs(function, arguments, keywords, begin)
         allowance.earn(site.seconds - site.paid)
@@ -118,12 +118,12 @@ class NativeTrial:
 
 
 def _trace_seconds(called: float) -> float:
-    """Return how long a trace may take, after calls that took so long."""
+    """Return how long a trace may take, when calls have taken `called` seconds."""
     return max(min(_TRACE_SECONDS + called / 4, _MOST_AT_FIRST), _TRACE_SHARE * called)
 
 
 def traced_for(site: NativeSite, call: CallArgs, seconds: float | None) -> tuple[Traced | None, frozenset[Flag]]:
-    """Return the program of a call, and what NumPy warns of in what the call computes of constants.
+    """Return the program of a call, and the warnings of NumPy about what the call computes from constants.
 
     There is no program where it cannot be traced, or tracing takes too long for now.
     """
@@ -165,17 +165,17 @@ def traced_for(site: NativeSite, call: CallArgs, seconds: float | None) -> tuple
 
 
 def _rounds_each_step(node: Node, spec: Spec) -> bool:
-    """Return whether it is a sum whose steps NumPy rounds to float16, in an order that depends on the layout of the
-    array.
+    """Return whether a node is a float16 sum, which NumPy rounds at each step, in an order that depends on memory
+    layout.
 
-    A sum of more than 65,504 is infinite then at some step or at none.
+    A sum beyond 65,504 then becomes infinite at some step, or at none.
     """
     return isinstance(node.op, Reduce) and node.op.fn in ("sum", "prod") and spec.dtype == "float16"
 
 
 @contextlib.contextmanager
 def again_after_errors(site: NativeSite) -> Iterator[None]:
-    """A trial that ends with an error of the user's own, or with an interrupt, is made again with another call."""
+    """Have the trial repeated in another call if it ends with an error of the user's, or with an interrupt."""
     try:
         yield
     except BaseException:
@@ -184,7 +184,7 @@ def again_after_errors(site: NativeSite) -> Iterator[None]:
 
 
 def _rekey_by_value(site: NativeSite, table: CallTable, types: frozenset[type], call: CallArgs) -> None:
-    """The values of some numbers decide what is computed: from now on they are a part of keys."""
+    """Make the values of these numbers part of keys from now on: they decide what is computed."""
     table.on_value_dependence(types)
     table.forget_native(site.key)
     site.key = signature(call.arguments, call.keywords, table.input_number_types)
@@ -227,7 +227,7 @@ def _run_and_try(
 
 
 def try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, trust: Trust, tracing: float) -> None:
-    """In the background: compile the program, run it on the sample, and use it if it is right and faster."""
+    """Compile the program, run it on the sample, and use it if it is right and faster; called in the background."""
     with reported(site), yielding():
         begin = _clock()
         traced = sample.traced
@@ -257,7 +257,7 @@ def try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, trus
 
 @contextlib.contextmanager
 def reported(site: NativeSite) -> Iterator[None]:
-    """In the background, where nothing may be raised: what goes wrong becomes the reason to stay on NumPy."""
+    """Make errors in the background, where nothing may be raised, the reason to stay on NumPy."""
     try:
         yield
     except AnyGPUError as error:
@@ -270,7 +270,7 @@ def reported(site: NativeSite) -> Iterator[None]:
 
 
 def _say_what_is_missing(site: NativeSite, function: Callable[..., Any], traced: Traced, error: MissingExtra) -> None:
-    """Nothing compiles here: the receipt has the command that installs it, and a first warning the gain to expect."""
+    """Tell that nothing compiles here: put the install command in the receipt, and the expected gain in one warning."""
     from anygpu.native.speed import warn_once  # which no usual installation needs
 
     site.tell("refused", reason=f"numpy runs it, because {error}")
@@ -307,7 +307,7 @@ def _keep(
     trust: Trust,
     seconds: float,
 ) -> None:
-    """For the next process, which then begins with native code."""
+    """Remember that native code agreed, so that the next process starts with it."""
     mark = mark_of(function)
     if hints_path(NATIVE) is not None and mark is not None and not trust.constant_flags:
         _keep_agreement(traced.program, mark, kinds, trust, numpy=site.least, native=seconds)
@@ -316,7 +316,7 @@ def _keep(
 
 
 def kept_calls(site: NativeSite, function: Callable[..., Any], traced: Traced) -> NativeCalls | None:
-    """Native code that an earlier process has compared with NumPy, on this processor."""
+    """Return native code that an earlier process has compared with NumPy on this processor; `None` if there is none."""
     mark = mark_of(function)
     with contextlib.suppress(AnyGPUError):
         kept = _kept_agreement(traced.program, mark) if mark is not None else None
@@ -333,7 +333,7 @@ def kept_calls(site: NativeSite, function: Callable[..., Any], traced: Traced) -
 def prepare(
     site: NativeSite, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Any:
-    """Have native code ready before this call returns; its value, which NumPy has computed."""
+    """Have native code ready before this call returns; return the value, which NumPy has computed."""
     call = CallArgs(function, arguments, keywords, _clock())
     loading.native.is_ready = True
     site.tell("prepare")
@@ -408,5 +408,5 @@ def _keep_agreement(
 
 
 def _kept_agreement(program: Program, function: bytes) -> _Agreement | None:
-    """Return what was kept, if all that it depends on is the same."""
+    """Return the kept agreement, if everything that it depends on is the same."""
     return kept_fact(_AGREEMENT, program, (function, np.__version__), _Agreement)

@@ -126,8 +126,7 @@ class Call:
         return False
 
     def record(self, seconds: float | None = None, *, raises: bool = False) -> None:
-        """Trace the function, in at most so many seconds, and give the call site the program or the reason why there is
-        none.
+        """Trace the function within these seconds, and give the call site the program, or the reason why there is none.
 
         Where numbers turned out to be constants of the program, calls with other numbers get call sites of their own. A
         function that needs a new program more than `MOST_RECORDINGS` times is refused. An error of the function itself
@@ -190,7 +189,7 @@ class Call:
         return site
 
     def _own_site(self) -> CallSite:
-        """Give this call a site that no later call finds."""
+        """Give this call a site of its own, which no later call finds."""
         site = self.site
         site = CallSite(site.task, site.options, site.chooser.baseline, has_anygpu_arrays=site.has_anygpu_arrays)
         self.site, self.cacheable = site, False

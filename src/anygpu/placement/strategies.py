@@ -48,7 +48,7 @@ def execute(
     between: Callable[[], None] | None = None,
     starting: Callable[[], None] | None = None,
 ) -> Ran:
-    """Run a program, in `chunks` if there are any; the results, phases and counts of all runs together.
+    """Run a program, in `chunks` if given; return the results, phases and counts of all runs together.
 
     `between` is called before each chunk but the first, and ends the run by raising. So does `starting`, which is
     called when the run begins: as soon as its device is free for it, if it runs there as a whole. With `keep` results

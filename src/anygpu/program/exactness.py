@@ -1,12 +1,12 @@
-"""Where the last bit of a float decides something that is no float: a whole number, a truth value, a position.
+"""Find where the last bit of a float decides a result that is not a float: an integer, a truth value, a position.
 
-Two right ways to compute `exp`, or to add up a million numbers, differ in a last bit. In a float that is within the
-tolerances; rounded, compared or used as an index it is another answer. `judged` finds both ends in a program: values
-whose last bit may not be NumPy's, and what they decide.
+Two correct ways to compute `exp`, or to add a million numbers, may differ in the last bit. In a float that is within
+the tolerances; rounded, compared or used as an index it gives another result. `judged` finds both ends in a program:
+values whose last bit may not be NumPy's, and the operations that depend on it.
 
-What rounds as IEEE 754 says gives NumPy's bits for arithmetic, roots, comparisons, casts, running sums, and sums in
-NumPy's own order, which depends on how an array lies in memory. For elementwise functions NumPy's own loops do. All
-else may differ: matrix products, other sums, transforms, decompositions, users' kernels.
+Arithmetic, roots, comparisons, casts and running sums follow IEEE 754 and have NumPy's bits. So have sums in NumPy's
+own order, which depends on the memory layout, and elementwise functions computed by NumPy's own loops. Everything else
+may differ: matrix products, other sums, transforms, decompositions, users' kernels.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _DIGITS: dict[DType, int] = {"float32": 24, "float64": 53}
 
 
 class Order(IntEnum):
-    """What is known of how NumPy's own array for a value lies in memory, when arguments lie as they have to."""
+    """The known memory order of NumPy's own array for a value, if arguments have the memory order that is required."""
 
     #: It may run backwards.
     ANY = 0
@@ -101,14 +101,14 @@ class Order(IntEnum):
 
 
 class Decision(NamedTuple):
-    """A node whose last bit may not be NumPy's, and the node that makes more of it; none for one of a result."""
+    """A node whose last bit may not be NumPy's, and the node that depends on it; `None` if it is a bit of a result."""
 
     cause: int
     decides: int | None
 
 
 class Judgement(NamedTuple):
-    """What it takes to give NumPy's bits where they matter."""
+    """The conditions for NumPy's bits where they matter."""
 
     #: What takes NumPy itself; nothing where the program can run.
     decisions: tuple[Decision, ...]
@@ -119,7 +119,7 @@ class Judgement(NamedTuple):
 
 
 class _Value(NamedTuple):
-    """What is known of a node: which one it has its wrong bits from, and what its right ones depend on."""
+    """The node from which a value may have wrong bits, and its memory order."""
 
     cause: int | None
     order: Order
@@ -127,7 +127,10 @@ class _Value(NamedTuple):
 
 @lru_cache(maxsize=16)
 def judged(program: Program, rounding: Rounding, *, throughout: bool = False) -> Judgement:
-    """Judge a program: with `throughout` every bit of its results matters, else those that decide something."""
+    """Judge a program: which last bits decide something, and how to get NumPy's.
+
+    With `throughout` every bit of its results counts.
+    """
     values: list[_Value] = []
     nears: list[int] = []
     looped: set[int] = set()
@@ -166,15 +169,16 @@ def judged(program: Program, rounding: Rounding, *, throughout: bool = False) ->
 
 
 def _is_complex_product(program: Program, position: int) -> bool:
-    """Return whether its steps decide between NaN and infinity where parts are too large, so that it always takes
-    NumPy's.
+    """Return whether a node is a complex product, which always takes NumPy's steps.
+
+    They decide between NaN and infinity for parts that are too large.
     """
     op = program.nodes[position].op
     return isinstance(op, Binary) and op.fn == "multiply" and KIND[program.specs[position].dtype] == "complex"
 
 
 def _add_sources(program: Program, found: set[int]) -> None:
-    """Add all that these nodes are computed from."""
+    """Add all nodes that these are computed from."""
     for position in range(len(program.nodes) - 1, -1, -1):
         if position in found:
             found.update(program.nodes[position].inputs)
@@ -184,7 +188,7 @@ def _add_sources(program: Program, found: set[int]) -> None:
 
 
 def _decides(program: Program, position: int) -> bool:
-    """Return whether the last bit of a float among the operands may change the result by more than a last bit."""
+    """Return whether the last bit of a float operand may change the result by more than a last bit."""
     op = program.nodes[position].op
     if isinstance(op, Unary | Binary):
         return op.fn in _JUMPS or not is_inexact(program.specs[position].dtype)
@@ -194,7 +198,7 @@ def _decides(program: Program, position: int) -> bool:
 
 
 def _may_be_nan(program: Program, source: int) -> int | None:
-    """Return the operation that may have made a NaN, whose sign no device has to keep, or chosen one of two zeros."""
+    """Return the node that may give a NaN of undefined sign, or choose between zeros; `None` if none does."""
     op, inputs, position = _behind_views(program, source)
     while isinstance(op, Cast) or (isinstance(op, Unary) and op.fn in ("negative", "abs")):
         op, inputs, position = _behind_views(program, inputs[0])
@@ -205,8 +209,9 @@ def _may_be_nan(program: Program, source: int) -> int | None:
 
 
 def _how(program: Program, position: int, orders: Sequence[Order], rounding: Rounding) -> str:
-    """Return how a node of floats whose operands are exact is NumPy's: "exact", "loop", "order", or "near" if it is
-    not.
+    """Return how a float node with exact operands gets NumPy's bits.
+
+    The answer is "exact", "loop" (by NumPy's own loop), "order" (for arguments in C order), or "near" if it does not.
     """
     op, inputs = program.nodes[position]
     spec = program.specs[position]
@@ -236,7 +241,7 @@ def _how(program: Program, position: int, orders: Sequence[Order], rounding: Rou
 def _how_of_function(
     program: Program, position: int, op: Unary | Binary, orders: Sequence[Order], rounding: Rounding
 ) -> str:
-    """Return the same of an elementwise function."""
+    """Return the same as `_how` for an elementwise function."""
     inputs, spec = program.nodes[position].inputs, program.specs[position]
     dtype = program.specs[inputs[0]].dtype
     native = rounding != "free"
@@ -277,12 +282,12 @@ _ROUNDING = (
 
 
 def has_loop(fn: str) -> bool:
-    """Return whether NumPy has a loop of that name."""
+    """Return whether native code can call a NumPy loop for this function."""
     return fn in NEAR and fn != "erf"
 
 
 def _how_of_reduction(program: Program, op: Reduce, source: int, order: Order, rounding: Rounding) -> str:
-    """Return the same of a reduction: of sums NumPy's order is known where it follows the memory."""
+    """Return the same as `_how` for a reduction; NumPy's order of a sum is known where it follows the memory."""
     if op.fn not in ("sum", "prod"):
         return "exact"
     shape, dtype = program.specs[source]
@@ -303,7 +308,7 @@ def _how_of_reduction(program: Program, op: Reduce, source: int, order: Order, r
 
 
 def _adds_whole_numbers(program: Program, source: int, count: int) -> bool:
-    """Return whether so many numbers are integers of which each sum has all its digits, whatever the order."""
+    """Return whether a sum of `count` integers is exact in its float type, in any order."""
     op, inputs, _ = _behind_views(program, source)
     if not isinstance(op, Cast) or op.dtype not in _DIGITS:
         return False
@@ -320,7 +325,7 @@ def _behind_views(program: Program, position: int) -> tuple[Primitive, tuple[int
 
 
 def _is_repeated(program: Program, position: int) -> bool:
-    """Return whether elements of a value are the same ones in memory."""
+    """Return whether several elements of a value are one in memory."""
     while program.nodes[position].op.is_view:
         if program.nodes[position].op.is_repeating:
             return True
@@ -329,7 +334,7 @@ def _is_repeated(program: Program, position: int) -> bool:
 
 
 def constant_exponent(program: Program, position: int) -> float | None:
-    """Return the number that a float operand is everywhere; `None` where it is not known."""
+    """Return the constant that all elements of a float operand are; `None` if it is not known."""
     op, _, _ = _behind_views(program, position)
     if not isinstance(op, Constant) or product(op.shape) != 1 or op.dtype not in FORMATS:
         return None
@@ -340,7 +345,7 @@ def constant_exponent(program: Program, position: int) -> float | None:
 
 
 def _order(program: Program, node: Node, given: Sequence[Order]) -> Order:
-    """Return how NumPy's array for a node lies in memory, from how those of its operands do."""
+    """Return the memory order of NumPy's array for a node, from the orders of its operands."""
     op = node.op
     match op:
         case Input():
@@ -373,9 +378,9 @@ def _order(program: Program, node: Node, given: Sequence[Order]) -> Order:
 
 
 def why_not(program: Program, rounding: Rounding, *, throughout: bool = False) -> str | None:
-    """Return what takes NumPy's own bits, as a sentence without its end; `None` where nothing does.
+    """Return why a program needs NumPy's own bits, as a sentence without its end; `None` if it does not.
 
-    Of several decisions the first is named; with `throughout` all operations are, and how often each occurs.
+    One of several decisions is named; with `throughout` all operations are, and how often each occurs.
     """
     judgement = judged(program, rounding, throughout=throughout)
     if not judgement.decisions:
@@ -393,7 +398,7 @@ def why_not(program: Program, rounding: Rounding, *, throughout: bool = False) -
 
 
 def cause_name(program: Program, position: int) -> str:
-    """Return the operation whose last bit may differ, as it is called in NumPy."""
+    """Return NumPy's name of the operation whose last bit may differ."""
     op = program.nodes[position].op
     match op:
         case Unary() | Binary():
@@ -414,7 +419,7 @@ def cause_name(program: Program, position: int) -> str:
 
 
 def _decided(program: Program, position: int | None) -> str:
-    """Return what is decided, with its line."""
+    """Return the name of the deciding operation, with its line."""
     if position is None:
         return "a result"
     op = program.nodes[position].op
@@ -442,7 +447,7 @@ def with_loops(program: Program, rounding: Rounding, *, throughout: bool = False
 
 
 def _by_loop(node: Node) -> Node:
-    """Return the same function as NumPy's own loop."""
+    """Return the node with NumPy's own loop for the same function."""
     op, inputs = node
     if isinstance(op, Unary):
         return Node(BitwiseUnary(op.fn), inputs)

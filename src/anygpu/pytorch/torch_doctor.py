@@ -260,7 +260,7 @@ def _is_busy(facts: TorchFacts) -> bool:
 
 
 def _variables(facts: TorchFacts) -> Iterator[Rule]:
-    """Variables that cost speed."""
+    """Find variables that cost speed."""
     for name, value in facts.environment.items():
         values, only_cards, why = _COSTLY.get(name, ((), False, ""))
         costs = bool(why) and (value in values or not values) and (bool(facts.cards) or not only_cards)
@@ -269,7 +269,7 @@ def _variables(facts: TorchFacts) -> Iterator[Rule]:
 
 
 def _others(facts: TorchFacts) -> list[Rule]:
-    """Modes that cost speed, what cards gain by, and what short computations have shown."""
+    """Find modes that cost speed, possible gains on cards, and what short computations have shown."""
     has_cards, workers, measured = bool(facts.cards), max(1, facts.processors - 1), facts.measured
     with_tensor_cores = next((card.name for card in facts.cards if card.capability >= (8, 0)), None)
     is_exact = facts.matmul_precision == "highest" or (facts.matmul_precision is None and facts.cuda_matmul != "tf32")

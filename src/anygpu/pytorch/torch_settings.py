@@ -5,8 +5,9 @@ for new threads. So each block notes what it found, and a block that ends before
 may end in any order, as those in generators do, and the last one restores what the first one found.
 
 torch has two ways to say how exact float32 products are: `set_float32_matmul_precision` with `allow_tf32`, and since
-2.9 `fp32_precision` of each library. They share state, and the older getters raise when both disagree. Whoever can read
-both still can inside of a block; for a program that uses the newer way alone, only that is changed.
+2.9 `fp32_precision` of each library. They share state, and the older getters raise when both disagree. A program that
+can read both before a block can read both inside of it; for a program that uses only the newer way, only that is
+changed.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ def settings(
     threads: int | None = None,
     matmul_precision: Literal["highest", "high", "medium"] | None = None,
 ) -> TorchSettings:
-    """torch's settings for a `with` block, or for the calls of a function that it decorates.
+    """Return torch's settings for a `with` block, or for the calls of a function that it decorates.
 
     At the end of the block everything is as before, also after an error.
     """

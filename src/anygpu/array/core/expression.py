@@ -318,9 +318,7 @@ def leaves_of(wanted: Sequence[Value]) -> list[Value]:
 
 
 def unused(values: Sequence[Value], wanted: Sequence[Value], chosen: Callable[[Value], bool]) -> list[Value]:
-    """Return the last of those that are chosen, among the values and what these are made of, and that nothing wanted
-    needs.
-    """
+    """Return the last `chosen` values, among these and their operands, on which nothing wanted depends."""
     needed = {id(value) for value in in_order(wanted)}
     found: list[Value] = []
     for value in reversed(in_order(values)):
@@ -331,7 +329,7 @@ def unused(values: Sequence[Value], wanted: Sequence[Value], chosen: Callable[[V
 
 
 def used_in_part(wanted: Sequence[Value], chosen: Callable[[Value], bool]) -> list[Value]:
-    """Return the last of those that are chosen of which some elements are cut away on the way to all that is wanted."""
+    """Return the last `chosen` values whose elements do not all reach what is wanted: some are cut away on the way."""
     whole = {id(value) for value in wanted}
     parts: dict[int, list[Slice]] = {}
     found: list[Value] = []
@@ -354,7 +352,7 @@ def used_in_part(wanted: Sequence[Value], chosen: Callable[[Value], bool]) -> li
 
 
 def _cover(parts: Sequence[Slice], spec: Spec) -> bool:
-    """Return whether parts that are cut along one axis have all elements together."""
+    """Return whether slices along one axis have all elements between them."""
     for axis, length in enumerate(spec.shape):
         reached = 0
         for start, stop in sorted((part.starts[axis], part.stops[axis]) for part in parts if _cuts(part, axis, spec)):
@@ -365,7 +363,7 @@ def _cover(parts: Sequence[Slice], spec: Spec) -> bool:
 
 
 def _cuts(part: Slice, axis: int, spec: Spec) -> bool:
-    """Return whether a part has neighbours along this axis, and all elements along the others."""
+    """Return whether a slice takes neighbours along this axis, and everything along the others."""
     every = zip(part.starts, part.stops, part.steps, spec.shape, strict=True)
     return part.steps[axis] == 1 and all(
         other == axis or (start, stop, step) == (0, length, 1)
@@ -380,7 +378,7 @@ def are_needed(values: Sequence[Value], wanted: Sequence[Value]) -> bool:
 
 
 def in_order(wanted: Sequence[Value]) -> list[Value]:
-    """Return every value that is needed, inputs before what uses them. Iterative, as a loop may make a very deep graph."""
+    """Return every value that is needed, operands first; without recursion, as a loop may make a very deep graph."""
     order: list[Value] = []
     seen: set[int] = set()
     #: A value in a tuple has been met already, and all that it needs stands before it.

@@ -1,4 +1,4 @@
-"""What is not the same in all versions of NumPy: functions of arrays do as the installed one does."""
+"""Differences between versions of NumPy: functions of arrays behave as in the version that is installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIX_WARNS = _VERSION >= (2, 5)
 
 @cache
 def has_real_eigenvalues() -> bool:
-    """Return whether `np.linalg.eig` and `eigvals` of a real matrix give real numbers if all of them can be.
+    """Return whether `eig` and `eigvals` of a real matrix return real numbers when all eigenvalues are real.
 
     NumPy does so before 2.5.
     """

@@ -379,7 +379,7 @@ _PLAIN = frozenset((bool, int, float, complex, str, type(None), type(Ellipsis), 
 
 
 def _stand_in(layout: HostArray) -> HostArray:
-    """Return a small array whose axes lie in memory in the same order, with gaps and zero strides where they have some."""
+    """Return a small array with the same order of axes in memory, and gaps and zero strides in the same places."""
     shape = [min(length, _SMALL) for length in layout.shape]
     steps = [step if length > 1 else 1 for step, length in zip(layout.strides, layout.shape, strict=True)]
     whole = [length if step else 1 for length, step in zip(shape, steps, strict=True)]

@@ -181,7 +181,7 @@ _FORMATS: dict[DType, str] = {"float32": "<f", "float64": "<d", "float16": "<e",
 
 
 def _overflows(scalar: float, dtype: DType) -> bool:
-    """Return whether a number is too large for a type of floats, and becomes infinity."""
+    """Return whether a number is too large for a float type, and becomes infinity."""
     try:
         struct.pack(_FORMATS.get(dtype, "<d"), scalar)
     except OverflowError:

@@ -176,7 +176,7 @@ def full(
 
 
 def _fits(fill_value: Any, dtype: np.dtype[Any]) -> bool:
-    """Return whether NumPy converts what is to be filled in without a warning."""
+    """Return whether NumPy converts the fill value without a warning."""
     if np.iscomplexobj(fill_value) and dtype.kind != "c":
         return False
     try:

@@ -144,7 +144,7 @@ def ldexp(x: Value, exponent: Value) -> Value:
 
 
 def float_power(x: Value, y: Value) -> Value:
-    """Return the power in float64: NumPy's own function of numbers, and not that of arrays."""
+    """Return the power in float64, as NumPy computes it for numbers, not for arrays."""
     return apply(_POWER, x, y)
 
 
@@ -185,7 +185,7 @@ def _logaddexp(x: Value, y: Value) -> Value:
 
 
 def _distance(x: Value, y: Value) -> Value:
-    """Return the distance of two numbers; that of a NaN is an invalid operation, as NumPy compares it with zero."""
+    """Return the distance of two numbers; NaN is an invalid operation, as NumPy compares it with zero."""
     distance = unary("abs", binary("subtract", x, y))
     invalid = where(unary("isnan", distance), math.inf, filled(distance, 0, distance.spec.dtype))
     return binary("add", distance, binary("subtract", invalid, invalid))

@@ -162,7 +162,7 @@ def _moved(longer: Value, shorter: Value, mode: Mode) -> Value:
 
 
 def _padded(values: Value, low: int, high: int) -> Value:
-    """Return the vector with so many zeros before and behind it."""
+    """Return the vector with `low` zeros before it and `high` behind it."""
     return apply(Pad((low,), (high,)), values, constant(0, values.spec.dtype)) if low or high else values
 
 
@@ -172,10 +172,9 @@ def _products(longer: Value, shorter: Value) -> Value:
 
 
 def _edge(values: Value, shorter: Value, low: int, high: int) -> list[Value]:
-    """Return the sums of products where the shorter vector stands out at one end: what meets no value counts for
-    nothing.
+    """Return the sums of products where the shorter vector stands out at one end.
 
-    A product with 0 would not do: that of an infinity is NaN.
+    Elements without a partner are left out, not multiplied by 0: an infinity times 0 is NaN.
     """
     if not (low or high):
         return []

@@ -135,10 +135,9 @@ def kron(a: Any, b: Any) -> Array:
 
 @implements(np.cross)
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Array:
-    """Return the cross product of vectors in space. In the plane the third component is 0; for two such, only that is
-    left.
+    """Return the cross product of vectors in space; a vector in the plane has 0 as its third component.
 
-    Vectors in the plane are for versions of NumPy that take them.
+    For two vectors in the plane, which older versions of NumPy take, only the third component is returned.
     """
     if axis is not None:
         axisa = axisb = axisc = axis

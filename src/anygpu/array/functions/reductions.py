@@ -38,9 +38,9 @@ _STEP: dict[str, BinaryFunction] = {"sum": "add", "prod": "multiply", "max": "ma
 
 
 def reduced(fn: ReduceFunction, value: Value, axes: tuple[int, ...], keepdims: bool, *, masked: bool = False) -> Value:
-    """Return the reduction over axes that are sorted; over none, the value itself, which a sum begins with 0.
+    """Return the reduction over sorted axes; over none, the value itself, to which a sum adds 0.
 
-    Of elements that are `masked` NumPy adds the others in an order of its own.
+    With `masked` the order in which NumPy adds is unknown.
     """
     reduction = UnorderedReduce if masked else Reduce
     result = apply(reduction(fn, axes), value) if axes else value
@@ -267,9 +267,10 @@ def _count(shape: Shape, axes: tuple[int, ...], where: Any, array: Array) -> int
 
 
 def _divided(total: Value, count: int | float | Value) -> Value:
-    """By a number that adapts to the type of the total. What is not floating point is divided in float64.
+    """Divide by a number that adapts to the dtype of the total.
 
-    float16 is divided in float32: it has no room for a large count.
+    Totals that are not floats are divided in float64. float16 is divided in float32: a large count does not fit into
+    it.
     """
     kind = total.spec.dtype
     if kind == "float16":

@@ -223,7 +223,7 @@ def _finish(result: Value, array: Array, axes: tuple[int, ...], keepdims: bool, 
 
 
 def _overwrites_nothing(overwrite_input: bool) -> None:
-    """Leave a function of NumPy's arrays that lets its input be partly sorted to NumPy."""
+    """Leave a function that may sort parts of its input in place to NumPy."""
     tracer = active_tracer.get()
     if overwrite_input and tracer is not None:
         tracer.stop("it lets NumPy change the order of an array, with overwrite_input=True")

@@ -136,7 +136,7 @@ _PART_NAMES = {"self": "self", "args": "{}.args", "keywords": "{}.keywords"}
 
 
 def _parts_of_callable(value: Any, name: str) -> Iterator[_Part]:
-    """Return the parts of a method, a partial function or a member of a class; a property may have no setter."""
+    """Yield the parts of a method, a partial function or a member of a class; a property may have no setter."""
     for step in _PARTS[type(value)][1]:
         part = STEPS[step](value, None)
         if part is not None or step != "fset":
@@ -243,11 +243,11 @@ class CaptureSearch:
 
     @property
     def _settings(self) -> tuple[bool, ...]:
-        """What the code that was found so far may do."""
+        """The facts about the code found so far that decide what else must be guarded."""
         return self.any_name, self._writes_text, self._has_class_methods
 
     def _look_at_settings(self) -> None:
-        """Guard what code asks without naming it: what is missing, registered classes, how NumPy prints."""
+        """Guard what code uses without naming it: missing attributes, registered classes, print options of NumPy."""
         for position, _ in self._named:
             thing, name = self.values[position], self.captures[position].name
             if self._asked and isinstance(thing, types.ModuleType | types.FunctionType):
@@ -272,7 +272,7 @@ class CaptureSearch:
         expected: Any,
         name: str,
     ) -> int:
-        """Add a capture and its value; its position. Raises `TooMuch` beyond `MAX_CAPTURES`."""
+        """Add a capture and its value, and return its position. Raises `TooMuch` beyond `MAX_CAPTURES`."""
         if len(self.captures) >= MAX_CAPTURES:
             raise TooMuch
         position = len(self.captures)
@@ -284,9 +284,10 @@ class CaptureSearch:
         return position
 
     def _add(self, parent: int, step: str, key: Any, value: Any, name: str, depth: int) -> int:
-        """Add the capture of a thing that was found, with the guard for its kind, and go on from it; its position.
+        """Add the capture of a found object with the guard for its kind, follow its parts, and return its position.
 
-        A thing that was met before becomes a capture of the kind "same", whose guard is that both are one object still.
+        An object that was met before becomes a capture of the kind "same", whose guard is that both are one object
+        still.
         """
 
         def new(kind: CaptureKind, test: Callable[[Any, Any], bool], expected: Any) -> int:
@@ -359,16 +360,17 @@ class CaptureSearch:
         return position
 
     def _add_parts(self, position: int, value: Any, parts: Iterable[_Part], depth: int) -> None:
-        """Go on from the parts of a thing. It is marked as known first, as a part may contain it."""
+        """Follow the parts of an object, which is marked as known first: a part may contain it."""
         self._known[id(value)] = position
         for step, key, part, name in parts:
             self._add(position, step, key, part, name, depth + 1)
 
     def _add_function(self, function: types.FunctionType, new: Callable[..., int], name: str, depth: int) -> int:
-        """Add a function and all that its code reaches by name: cells, globals, builtins, defaults; its position.
+        """Add a function and all that its code reaches by name, and return its position.
 
-        Names that are neither global nor builtin are guarded too: they must stay undefined. A cell or a global that two
-        functions share is one capture, so that both see one copy of it.
+        These are cells, globals, builtins and defaults. Names that are neither global nor builtin are guarded too: they
+        must stay undefined. A cell or a global that two functions share is one capture, so that both see one copy of
+        it.
         """
         code = function.__code__
         position = new("function", same_code, code)
@@ -428,14 +430,14 @@ class CaptureSearch:
         return position
 
     def _add_builtin(self, position: int, function: types.FunctionType, name: str) -> None:
-        """Add a builtin that a function names, once; its guard is that it is still the same object."""
+        """Add a builtin that a function names, once, with the guard that it is still the same object."""
         known: dict[str, Any] = cast(Any, function).__builtins__
         if name in known and (id(known), name) not in self._slots:
             self._slots[id(known), name] = len(self.captures)
             self._record("identity", position, "builtin", name, None, is_ref, weak(known[name]), name)
 
     def _add_module(self, module: types.ModuleType, new: Callable[..., int], depth: int) -> int:
-        """Add a module; one that is approved, or of the standard library, is not looked into."""
+        """Add a module, and return its position; approved and standard modules are not followed."""
         if module.__name__ in APPROVED_MODULES:
             position = new("identity", same_module, weak(module))
             self._named.append((position, depth))
@@ -449,7 +451,7 @@ class CaptureSearch:
         return position
 
     def _add_class(self, kind: type[Any], new: Callable[..., int], depth: int) -> int:
-        """Add a class with its bases, if its metaclass is a plain one; its position.
+        """Add a class with its bases, if its metaclass is a plain one, and return its position.
 
         An enumeration is never copied.
         """
@@ -471,10 +473,10 @@ class CaptureSearch:
         return position
 
     def _look_into(self, position: int, depth: int) -> None:
-        """Add the attributes of a thing that the code names, and the members of a class that run without being named.
+        """Add the attributes of an object that code names, and the members of a class that run unnamed.
 
-        Slots that have no value are guarded: they must stay so. What makes objects of a class is left out where no code
-        can name the class.
+        Slots without a value are guarded: they must stay empty. Constructors are left out where no code can name the
+        class.
         """
         thing, capture = self.values[position], self.captures[position]
         kind, is_class = capture.kind, isinstance(thing, type)
@@ -513,13 +515,15 @@ class CaptureSearch:
                     self._record("value", position, "itself", None, thing, lacks, slot, label)
 
     def _is_named(self, attribute: str) -> bool:
-        """Return whether some code names an attribute, or the public name of it that members of enumerations have."""
+        """Return whether some code names an attribute; `_value_` and `_name_` of enumerations also by their public
+        names.
+        """
         return attribute in self.names or _PUBLIC.get(attribute) in self.names
 
     def _runs_unnamed(self, name: str, member: Any) -> bool:
-        """Return whether Python may run the member of a class where no code names it.
+        """Return whether Python may run this member of a class where no code names it.
 
-        That is so for every special one that can be called, or is called to be found, whatever its type.
+        It may run every special member that can be called, or that is a descriptor.
         """
         if name in _WRITTEN_BY and not self._writes_text:
             return False
@@ -527,7 +531,7 @@ class CaptureSearch:
         return runs and (callable(member) or hasattr(type(member), "__get__"))
 
     def _look_into_approved(self, position: int, module: types.ModuleType, depth: int) -> None:
-        """Guard what an approved module has under the names in the code: other code may have replaced it."""
+        """Guard the attributes of an approved module that code names: other code may have replaced them."""
         for name in self.names & vars(module).keys():
             if (position, name) in self._looked:
                 continue
@@ -542,7 +546,7 @@ class CaptureSearch:
                 self._record("identity", position, "attribute", name, value, is_ref, weak(value), label)
 
     def _look_at(self, position: int, step: str, name: str, value: Any, depth: int) -> None:
-        """Add one attribute of a thing, once."""
+        """Add one attribute of an object, once."""
         if (position, name) in self._looked:
             return
         self._looked.add((position, name))
@@ -560,9 +564,9 @@ _VALUE_KINDS = frozenset((range, datetime.date, datetime.timedelta, datetime.tim
 
 
 def _is_plain_value(value: Any) -> bool:
-    """Return whether an object is compared as a whole: its class is known, and so are its parts.
+    """Return whether an object is compared as a whole: its class is known, and its parts are plain values.
 
-    There are no fractions before their module is loaded.
+    `Fraction` counts only where its module was imported.
     """
     kind, fractions = type(value), sys.modules.get("fractions")
     if kind is slice:
@@ -573,12 +577,12 @@ def _is_plain_value(value: Any) -> bool:
 
 
 def _has_plain_keys(value: Any) -> bool:
-    """Return whether no key of a dictionary runs the user's code when it is looked up; true of other containers."""
+    """Return whether looking up the keys of a dictionary runs none of the user's code; True for other containers."""
     return not isinstance(value, dict) or all(map(_is_plain_key, value))
 
 
 def _is_plain_key(key: Any) -> bool:
-    """Return whether a key has no `__hash__` or `__eq__` of the user's."""
+    """Return whether `__hash__` and `__eq__` of a key are not written by the user."""
     kind = type(key)
     for container in (tuple, frozenset):
         if issubclass(kind, container) and not all(map(_is_plain_key, container.__iter__(key))):
@@ -625,7 +629,7 @@ def is_named_tuple(kind: type[Any]) -> bool:
 
 
 def is_immutable(value: Any) -> bool:
-    """Return whether an object is guarded by its identity alone: a type of NumPy's, a bare sentinel."""
+    """Return whether an object is guarded by its identity alone, such as a dtype or a bare sentinel."""
     kind = type(value)
     if kind in (object, types.GenericAlias, types.MemberDescriptorType, types.GetSetDescriptorType, _FIELD):
         return True
@@ -639,22 +643,18 @@ def is_immutable(value: Any) -> bool:
 
 
 def _is_never_copied(thing: Any) -> bool:
-    """Return whether a function that is traced has the thing itself: an error, a member of an enumeration, or their
-    class.
-    """
+    """Return whether traced code gets the object itself: an error, a member of an enumeration, or their class."""
     return issubclass(thing if isinstance(thing, type) else type(thing), enum.Enum | BaseException)
 
 
 def _hooks_of(kind: type[Any]) -> list[str]:
-    """Return the methods that a class runs when it is asked for its instances, or when one of them ends."""
+    """Return the names of the methods by which a class runs code for `isinstance` or when an instance is deleted."""
     written = [vars(cls) for cls in kind.__mro__[:-1] if cls.__module__ not in APPROVED_MODULES]
     return [name for name in ("__subclasshook__", "__del__") if any(name in members for members in written)]
 
 
 def _look_for_tricks(kind: type[Any]) -> bool:
-    """Return whether a class reads, sets and deletes attributes as `object` does, and makes objects by
-    `object.__new__`.
-    """
+    """Return whether a class has the attribute access and `__new__` of `object`."""
     if type(kind) not in _PLAIN_METACLASSES or _hooks_of(kind):
         return False
     for cls in kind.__mro__[:-1]:
@@ -672,7 +672,7 @@ def _look_for_tricks(kind: type[Any]) -> bool:
 
 
 def hides_its_class(kind: type[Any]) -> bool:
-    """Return whether even `isinstance` would run the user's code: the class defines `__getattribute__` or `__class__`."""
+    """Return whether even `isinstance` runs the user's code: the class defines `__getattribute__` or `__class__`."""
     return any(
         (type(vars(cls).get("__getattribute__")) is types.FunctionType or "__class__" in vars(cls))
         and not cls.__module__.startswith("anygpu.")
@@ -686,8 +686,10 @@ def is_ours(kind: type[Any]) -> bool:
 
 
 def is_followable(kind: type[Any]) -> bool:
-    """Return whether objects of the class are what their attributes are: it is written in Python, without tricks, and
-    not by a library that keeps state elsewhere. The answer is kept for each class.
+    """Return whether objects of the class consist of their attributes.
+
+    It must be written in Python, without tricks, and not by a library that keeps state elsewhere. The answer is kept
+    for each class.
     """
     if kind is types.SimpleNamespace:
         return True

@@ -118,14 +118,14 @@ class Attributes(NamedTuple):
 
 
 def is_refused(value: Any) -> bool:
-    """Return whether it is one of the functions and classes of approved modules that do more than to compute."""
+    """Return whether an object is a function or class of an approved module that has side effects or keeps state."""
     return id(value) in _REFUSED_FUNCTIONS or id(value) in _KEEPING
 
 
 def is_approved_function(value: Any) -> bool:
-    """Return whether it is a function of Python's, NumPy's or anygpu's own that only computes.
+    """Return whether an object is a function of Python, NumPy or anygpu that only computes.
 
-    It is called as it is by traced code, and guarded by its identity. Functions that keep something between calls
+    Traced code calls it as it is, and its guard is its identity. Functions that keep something between calls
     (`functools.cache`), read files or change settings are not approved.
     """
     if is_refused(value):
@@ -159,14 +159,14 @@ def is_approved_function(value: Any) -> bool:
 
 
 def is_numpys(module: str) -> bool:
-    """Return whether a module is NumPy's, and has no state."""
+    """Return whether a module is part of NumPy, and keeps no state."""
     return (module == "numpy" or module.startswith("numpy.")) and not module.startswith(
         ("numpy.random", "numpy.testing")
     )
 
 
 def _is_fixed(cell: types.CellType) -> bool:
-    """Return whether what a function of an approved module has around it stays as it is."""
+    """Return whether a closure cell of a function in an approved module holds a constant or an approved function."""
     try:
         content = cell.cell_contents
     except ValueError:  # it is not bound yet
@@ -301,7 +301,7 @@ def sets_attributes(code: types.CodeType) -> bool:
 
 
 def names_after_super(code: types.CodeType) -> Attributes:
-    """Return the attributes that a function's code may ask `super()` for; none where it does not name `super`"""
+    """Return the attributes that code may ask `super()` for; none if it does not name `super`."""
     return attribute_names(code) if "super" in _facts(code).global_names else Attributes(frozenset(), False)
 
 
@@ -311,22 +311,20 @@ def writes_text(code: types.CodeType) -> bool:
 
 
 def asks_for_names(code: types.CodeType) -> bool:
-    """Return whether a function's code goes on where a name is missing: by `hasattr`, or by catching an error."""
+    """Return whether code continues where a name is missing: it calls `hasattr`, or catches an error."""
     return _facts(code).asks
 
 
 def asks_for_classes(code: types.CodeType) -> bool:
-    """Return whether a function's code asks of which class a thing is."""
+    """Return whether code tests the class of an object."""
     return _facts(code).asks_class
 
 
 def reaches_inside(code: types.CodeType) -> list[str]:
-    """Return the attributes by which the code looks into functions, frames and classes, sorted: what it finds cannot be
-    followed.
-    """
+    """Return the attributes, sorted, by which code looks into functions, frames and classes and cannot be followed."""
     return sorted(_facts(code).inside)
 
 
 def uses_locale(code: types.CodeType) -> bool:
-    """Return whether a function's code may write numbers as the locale does."""
+    """Return whether code may write numbers in the format of the locale."""
     return _facts(code).uses_locale

@@ -85,10 +85,9 @@ class Copies:
         return function, arguments, keywords
 
     def changed(self) -> str | None:
-        """Return the name of the first thing that the function has changed in the copies; `None` if it has changed
-        nothing.
+        """Return the name of the first object that the function has changed in the copies; `None` if there is none.
 
-        Things are compared by the identity of their elements and attributes: writes into abstract arrays are seen
+        Objects are compared by the identity of their elements and attributes: writes into abstract arrays are seen
         elsewhere.
         """
         if any(_content(cell) is not before for cell, before in self._cells_before):
@@ -165,9 +164,7 @@ class Copies:
                 return Unfollowed(self._search.unfollowed.get(position) or _reason(capture.name, value), self._refuse)
 
     def _taken(self, value: Any) -> Any:
-        """Return an approved object as traced code gets it: modules through names that are watched, replaced functions
-        of NumPy's.
-        """
+        """Return what traced code gets for an approved object: a watched module, or a replacement of a function."""
         if value is np:
             return NumpyNames(self._numpy_name)
         if isinstance(value, types.ModuleType):
@@ -188,7 +185,9 @@ class Copies:
         return Unfollowed(f"it uses {name}, which anygpu cannot follow", self._refuse)
 
     def _unfollowed(self, position: int) -> Unfollowed:
-        """In place of a thing that is never copied, and that leads to something that would have to be."""
+        """Return a placeholder for an object that is never copied, although it leads to something that would have to
+        be.
+        """
         self.is_closed(position)
         open_part = self._search.captures[self._open_parts[position]].name
         name = self._search.captures[position].name
@@ -205,8 +204,8 @@ class Copies:
     def _copy_function(self, position: int, function: types.FunctionType) -> types.FunctionType:
         """Return a function with the same code, and copies of all that it reaches.
 
-        It is entered before its cells and globals are filled, as these may lead back to it. Functions that shared
-        globals share a copy of them, which has the names in their code alone.
+        It is registered before its cells and globals are filled, as these may lead back to it. Functions that shared
+        globals share a copy of them, which has only the names in their code.
         """
         if is_approved_function(function):
             return function
@@ -266,8 +265,7 @@ class Copies:
         return copied
 
     def _copy_object(self, position: int, thing: Any) -> Any:
-        """Return an instance of the same class, or of the subclass that stands in for it, with copies of its
-        attributes.
+        """Return a copy of an instance, of the same class or its stand-in, with copies of its attributes.
 
         It is made without `__init__`. Attributes that no code names are `Unfollowed`.
         """
@@ -290,8 +288,8 @@ class Copies:
     def _class(self, position: int) -> Any:
         """Return the class itself, or a subclass with copies of the methods that lead to something that can change.
 
-        There is none for errors, for classes that run code when they get a subclass, and where a method calls by
-        `super()` what would need a copy: the copy would call the original.
+        There is no subclass of an error, of a class that runs code when it is subclassed, or where a method reaches by
+        `super()` what would need a copy: it would call the original.
         """
         kind = self._search.values[position]
         members = self._search.members
@@ -348,7 +346,9 @@ class Copies:
         return type(value)(self._child(position, "func"))
 
     def is_closed(self, position: int) -> bool:
-        """Return whether a thing is the same among the copies: it leads to no input, and to nothing that can change."""
+        """Return whether the copies share an object with the original: it leads to no input, and to nothing that can
+        change.
+        """
         if position not in self._open_parts:
             seen: set[int] = set()
             left = [position]
@@ -361,7 +361,7 @@ class Copies:
         return self._open_parts[position] < 0
 
     def _is_open(self, position: int) -> bool:
-        """Return whether a thing may do something that its copy would do differently."""
+        """Return whether a copy of the object could behave differently from the object."""
         kind, value = self._search.captures[position].kind, self._search.values[position]
         if kind == "function":
             names = global_names(value.__code__).difference(value.__globals__)
@@ -371,7 +371,7 @@ class Copies:
         return kind not in ("value", "identity", "same", "class", "member", "wrapper")
 
     def _leads_to(self, position: int) -> list[int]:
-        """Return the positions that are reached from one."""
+        """Return the positions of the captures that one leads to directly."""
         capture, value = self._search.captures[position], self._search.values[position]
         if capture.kind == "same":
             return [capture.expected]
@@ -492,7 +492,7 @@ class _Builtins:
         self.names = names
 
     def _by_name(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a version of `getattr` and its kind that refuses computed names."""
+        """Return a version of `getattr`, or of a function like it, that refuses computed names."""
 
         def called(thing: Any, name: str, *more: Any) -> Any:
             is_known = self._search.any_name or name in self._search.names
@@ -514,12 +514,12 @@ class _Builtins:
 
 
 def _has(thing: Any, name: str) -> bool:
-    """`hasattr` for a traced array: it has what NumPy's arrays have, and asking does not end the trace."""
+    """Return what `hasattr` returns for NumPy's arrays, for a traced array too; the trace goes on."""
     return hasattr(thing._imitated if isinstance(thing, Array) else thing, name)
 
 
 def _originals(kinds: Any) -> Any:
-    """Return the original classes of those that traced code passes to `isinstance`"""
+    """Return the original classes of those that traced code passes to `isinstance`."""
     if isinstance(kinds, tuple):
         return tuple(map(_originals, kinds))
     if isinstance(kinds, _TypeOfRecording):

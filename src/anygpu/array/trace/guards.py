@@ -41,7 +41,7 @@ def is_in_order(array: Any) -> bool:
 
 
 def bits(value: Any) -> Any:
-    """Return a key that tells a value from all others of its type: 0.0 from -0.0 too, and a NaN from -NaN."""
+    """Return a key that tells a value from all others of its type: 0.0 from -0.0 too, and NaN from -NaN."""
     kind = type(value)
     if kind in (int, str, bytes, bool, type(None)):
         return value
@@ -65,7 +65,7 @@ def weak(value: Any) -> Callable[[], Any]:
 
 
 def always(value: Any, expected: Any) -> bool:
-    """Always true: another test decides."""
+    """Return True: another test decides."""
     return True
 
 
@@ -85,18 +85,18 @@ def is_ref(value: Any, known: Any) -> bool:
 
 
 def same_class(value: Any, expected: Any) -> bool:
-    """Return whether it is the same class, with members of the same names and as many bases."""
+    """Return whether an object is the same class, with members of the same names and as many bases."""
     kind, names, bases = expected
     return value is kind() and [*vars(value)] == names and len(value.__mro__) == bases
 
 
 def same_module(value: Any, known: Any) -> bool:
-    """Return whether it is the module that is referred to, and has not become one of another class."""
+    """Return whether an object is the same module, and its own class has not changed."""
     return value is known() and type(value) is types.ModuleType
 
 
 def same_partial(value: Any, expected: Any) -> bool:
-    """Return whether it is a partial function that carries no attributes."""
+    """Return whether an object is a partial function without attributes."""
     return type(value) is expected and not value.__dict__
 
 
@@ -107,10 +107,9 @@ def same_value(value: Any, expected: Any) -> bool:
 
 
 def same_array(value: Any, expected: Any) -> bool:
-    """Return whether an array has the same class, shape and dtype, and lies in C order if and only if the traced one
-    did.
+    """Return whether an array has the same class, shape and dtype, and is in C order if the traced one was.
 
-    C order of the axes decides the memory layout of results, and so what the program returns.
+    The order of the axes decides the memory layout of results, and so what the program returns.
     """
     kind, shape, dtype, ordered = expected
     if type(value) is not kind or value.shape != shape or (value.dtype is not dtype and value.dtype != dtype):
@@ -124,7 +123,7 @@ def same_code(value: Any, code: Any) -> bool:
 
 
 class _Itself:
-    """In place of a key that is known by being itself: a reference to it."""
+    """Stands in a key for an object that is recognised by its identity."""
 
     __slots__ = ("ref",)
 
@@ -138,7 +137,7 @@ def _is_plain(key: Any) -> bool:
 
 
 def _same_key(key: Any, known: Any) -> bool:
-    """Return whether a key of a dictionary is the one that was there: the same object, or of the same type and bits."""
+    """Return whether a dictionary key is the same object as before, or has the same type and bits."""
     if type(known) is _Itself:
         return key is known.ref()
     return type(key) is type(known) and bool(bits(key) == bits(known))
@@ -176,12 +175,12 @@ def lacks(thing: Any, name: Any) -> bool:
 
 
 def lacks_all(thing: Any, names: Any) -> bool:
-    """Return whether none of these names is in the dictionary of a thing."""
+    """Return whether an object's dictionary has none of these names."""
     return cast(bool, thing.__dict__.keys().isdisjoint(names))
 
 
 def is_empty(cell: Any, expected: Any) -> bool:
-    """Return whether a cell of a closure holds nothing."""
+    """Return whether a closure cell is empty."""
     try:
         cell.cell_contents  # noqa: B018 - an empty cell raises
     except ValueError:
@@ -190,12 +189,12 @@ def is_empty(cell: Any, expected: Any) -> bool:
 
 
 def same_options(value: Any, expected: Any) -> bool:
-    """Return whether NumPy's options for printing are the same object, or equal."""
+    """Return whether the print options of NumPy are the same object, or equal."""
     return bool(value is expected or value == expected)
 
 
 def same_registrations(thing: Any, token: Any) -> bool:
-    """Return whether no class was registered with an abstract base class since."""
+    """Return whether no class was registered with an abstract base class since the trace."""
     return bool(get_cache_token() == token)
 
 
@@ -226,7 +225,7 @@ def digest(array: Any) -> bytes:
 
 
 def print_options() -> Callable[[], Any]:
-    """Return what gives NumPy's options for printing: another object, or another value, after each change."""
+    """Return a function that reads NumPy's print options; they are a new object or a new value after each change."""
     # NumPy's public function makes a copy, which takes ten times as long.
     kept = getattr(sys.modules.get("numpy._core.printoptions"), "format_options", None)
     return np.get_printoptions if kept is None else cast(Callable[[], Any], kept.get)
@@ -335,7 +334,7 @@ def compiled_reader(
 
 
 def _expression(number: int, capture: Capture, names: dict[str, Any]) -> str:
-    """Return the Python expression that reads a capture; what it needs is added to `names`"""
+    """Return the Python expression that reads a capture, and add what it needs to `names`."""
     if capture.parent < 0 and capture.read is STEPS["root"]:
         return _ROOTS[capture.key]
     value, key = f"v{capture.parent}" if capture.parent >= 0 else f"({', '.join(_ROOTS)})", f"k{number}"

@@ -171,7 +171,7 @@ def _made(real: Callable[..., Any], always_copies: bool) -> Callable[..., Any]:
 
 
 def _ascontiguousarray(a: Any, dtype: Any = None, *, like: Any = None) -> Any:
-    """`np.ascontiguousarray` for traced arrays, and for others."""
+    """Return what `np.ascontiguousarray` returns, for traced arrays too."""
     if not _holds_traced(a) or like is not None:
         return np.ascontiguousarray(a, dtype) if like is None else np.ascontiguousarray(a, dtype, like=like)
     made = _asarray(a, dtype, order="C")
@@ -179,7 +179,7 @@ def _ascontiguousarray(a: Any, dtype: Any = None, *, like: Any = None) -> Any:
 
 
 def _asarray_chkfinite(a: Any, dtype: Any = None, order: Any = None) -> Any:
-    """`np.asarray_chkfinite`, which has to see values: traced ones stop tracing."""
+    """Return what `np.asarray_chkfinite` returns; a traced array ends the trace, because its values are needed."""
     if _holds_traced(a):
         _stop("asarray_chkfinite")
     return np.asarray_chkfinite(a, dtype, order)
@@ -197,7 +197,7 @@ def _refused(name: str) -> Callable[..., Any]:
 
 
 def _errstate(**modes: Any) -> np.errstate:
-    """`np.errstate`, with which a trace gives no warnings that the call gives as well."""
+    """Return `np.errstate`; in a trace that hears warnings, "warn" becomes "call"."""
     tracer = active_tracer.get()
     if isinstance(tracer, AbstractDevice) and tracer.hears_warnings and "call" not in modes:
         modes = {name: "call" if mode == "warn" else mode for name, mode in modes.items()}

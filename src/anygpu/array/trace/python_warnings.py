@@ -1,7 +1,7 @@
 """Warnings that Python code gives while a function is traced, such as `np.mean` of an empty constant.
 
-The call itself gives them too. Filters that show a warning once for each line hold the second one back. Under filters
-that show every warning, a trace ends where it would give one.
+The call gives the same warnings. Filters that show a warning once for each line hide the second one. Under filters that
+show every warning, a trace ends where it would give one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _EACH_TIME = ("always", "all")
 def shown_once(tracer: AbstractDevice) -> Iterator[None]:
     """End the trace where `warnings.warn` is called, if filters may show each warning.
 
-    A hook of `sys.setprofile` sees that call in this thread alone; other filters, or another hook of `warnings`, would
-    change what other threads show. Where a profiler has its own hook, a warning may be shown twice.
+    A hook of `sys.setprofile` sees the call in this thread only; other filters, or another hook of `warnings`, would
+    change what other threads show. Where a profiler has set its own hook, a warning may be shown twice.
     """
     found: Any = warnings.filters
     if sys.getprofile() is not None or not any(each[0] in _EACH_TIME for each in found):

@@ -64,12 +64,12 @@ class ReturnedLeaf(NamedTuple):
 
 
 def _lies_as_c(array: Any) -> bool:
-    """Return whether it lies in memory as C has it; NumPy adds others in pieces, or in another order."""
+    """Return whether an array is in C order; NumPy adds others in pieces, or in another order."""
     return array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative  # type: ignore[no-any-return]
 
 
 def _lies_forwards(array: Any) -> bool:
-    """Return whether no axis runs backwards in memory, for which NumPy has other loops."""
+    """Return whether no axis of an array runs backwards, for which NumPy has other loops."""
     return array.flags.forc or min(array.strides, default=0) >= 0
 
 
@@ -202,17 +202,14 @@ class Traced:
         )
 
     def only_on_numpy(self, rounding: Rounding) -> str | None:
-        """Return why a device that rounds so does not give the bits of it that matter, as a sentence; `None` if it
-        does.
-        """
+        """Return why a device that rounds like this misses NumPy's bits where they matter, as a sentence, or `None`."""
         why = why_not(self.program, rounding, throughout=self.is_exact)
         return f"{why}, and only numpy has the same." if why is not None else None
 
     def lies_otherwise(self, inputs: Sequence[Any]) -> bool:
-        """Return whether bits that matter follow from how arguments lie in memory, and these lie in another way than is
-        known.
+        """Return whether bits that matter depend on the memory layout of arguments, and these have an unknown one.
 
-        That is C's order for sums, and any forwards for functions.
+        The known layout is C order for sums, and any without reversed axes for functions.
         """
         if self._needs is None:
             self._needs = judged(self.program, "complex", throughout=self.is_exact).needs

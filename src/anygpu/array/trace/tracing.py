@@ -94,10 +94,10 @@ class Failure(NamedTuple):
 
 
 def attempt_to_trace(search: CaptureSearch, attempt: TraceAttempt, views: bool) -> TraceResult | Failure:
-    """Trace the function twice, and compare both programs; the result of the second call, or why there is none.
+    """Trace the function twice and compare the programs; return the second result, or why there is none.
 
-    `Failure.of_values` says that another attempt may succeed, in which numbers or arrays from outside have their
-    values. Exceptions that belong to an interrupt handler of the user's are raised.
+    `Failure.of_values` says that another attempt may succeed, with numbers or outer arrays as constants. Exceptions
+    from the user's interrupt handlers are raised.
     """
     tracer = AbstractDevice()
     try:
@@ -135,7 +135,7 @@ def _shown(error: Exception) -> str:
 
 
 def _unfollowed(first: AbstractDevice, second: AbstractDevice) -> str | None:
-    """Return an array that both calls met was not made by the function, and how the function found it is unknown."""
+    """Return why the trace ends at an array that both calls met and did not make; `None` if there is none."""
     stayed = [each for identity, each in second.owners.items() if first.owners.get(identity) is each]
     if not stayed:
         return None
@@ -337,7 +337,7 @@ _INPUTS = ArrayInput | ScalarInput | CapturedConstant
 
 
 def _may_warn(tracer: AbstractDevice, value: Value) -> bool:
-    """Return whether NumPy may warn of an operation on arrays, at a line where the user has not turned that off."""
+    """Return whether NumPy may warn about an operation on a line where the user has not silenced it."""
     op = value.op
     if op is None or value.device is None or not op.may_raise_flags or value.line in tracer.quiet_lines:
         return False
@@ -349,9 +349,7 @@ def _may_warn(tracer: AbstractDevice, value: Value) -> bool:
 
 
 def _only_numpy_warns(value: Value) -> str | None:
-    """Return why a function has to stay on NumPy for a warning that leaves no trace in any result; `None` for most
-    values.
-    """
+    """Return why a warning that no result shows keeps a function on NumPy; `None` for most values."""
     op = value.op
     if isinstance(op, Binary) and op.fn in _ORDERS and KIND[value.inputs[0].spec.dtype] == "complex":
         return "it orders complex numbers, and NumPy warns where one of them is NaN"
@@ -371,9 +369,7 @@ def _kind_of(leaf: Any) -> str:
 
 
 def _order(buffer: Any) -> tuple[int, int]:
-    """Return the sort key of a program's inputs: arguments, numbers, arrays from outside, arrays that the function
-    makes.
-    """
+    """Return the sort key of a program input: arguments, numbers, outer arrays, arrays that the function makes."""
     if isinstance(buffer, ArrayInput):
         return (0 if buffer.is_argument else 2), buffer.position
     return (1, 0) if isinstance(buffer, ScalarInput) else (3, 0)
@@ -502,13 +498,13 @@ def trace(
     """Trace `function(*arguments, **keywords)` to a program, with guards that tell which later calls may use it.
 
     Floats and ints become inputs too, unless their type is in `by_value` or the function asks for their values: then
-    they are a part of the program, and `Traced.by_value` says so. Arguments that are returned, and views, are made
-    again on the host; without `views` they are results of the program. With `exact`, which says how native code
-    rounds, the program is one that gives NumPy's bits, as far as there is one.
+    they are part of the program, and `Traced.by_value` says so. Arguments that are returned, and views, are made again
+    on the host; without `views` they are results of the program. `exact` names how native code rounds, and asks for a
+    program that gives NumPy's bits wherever that is possible.
 
-    The function is called twice among copies of everything that it can reach, with arrays that have no values, and both
-    programs are compared: a function that does something else each time has none. Changes that it would make outside of
-    itself are made in the copies alone, and then it has no program either. After so many `seconds` it is given up, with
+    The function is called twice, among copies of everything that it can reach, with arrays that have no values, and
+    both programs are compared: a function that does something else each time cannot be traced. Nor can one that changes
+    anything outside of itself; only the copies are changed then. Tracing stops after `seconds`, with
     `NotTraceable.for_now`.
     """
     _check(precision)

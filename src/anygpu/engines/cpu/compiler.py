@@ -243,7 +243,7 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes | None:
 
 
 def _read(stream: IO[bytes], count: int) -> bytes | None:
-    """So many bytes of a stream without a buffer; `None` where it ends before."""
+    """Read exactly `count` bytes from an unbuffered stream; return `None` if it ends before."""
     parts = []
     while count:
         parts.append(stream.read(count))

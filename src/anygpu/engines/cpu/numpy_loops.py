@@ -1,8 +1,7 @@
 """NumPy's inner loops by address, for native code that has to give NumPy's last bits.
 
-A ufunc has a table of loops, of which NumPy takes the first one for the types of its operands. That NumPy's objects are
-laid out as is assumed here is looked at for each ufunc, and each loop has to give on a few numbers what the ufunc does,
-before native code calls it.
+A ufunc has a table of loops, and NumPy takes the first one for the types of its operands. Before native code calls a
+loop, the assumed layout of the ufunc object is checked, and the loop must give the ufunc's results on a few numbers.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ _LOOP = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
 
 
 def mark_of_numpy() -> tuple[str, tuple[str, ...]]:
-    """Return what NumPy's last bits depend on: its version, and the features of the processor that it uses."""
+    """Return what NumPy's last bits depend on: its version, and the processor features that it uses."""
     features = np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]
     return np.__version__, tuple(sorted(name for name, is_used in features.items() if is_used))
 
 
 @cache
 def rounding() -> Rounding:
-    """Return how native code rounds beside this NumPy: complex numbers too, where both take the same steps.
+    """Return how native code rounds beside this NumPy: "complex" if products and magnitudes agree too, else "real".
 
-    NumPy's products of complex numbers have one product of each part not rounded, and magnitudes a square, where the
-    processor has an instruction for that. Other versions of NumPy may not.
+    NumPy's complex products leave one product of each part unrounded, and its magnitudes leave a square, where the
+    processor has fused multiply-add. Other versions of NumPy may not.
     """
     numbers = 1 + np.arange(4 * _COUNT) * 0.6180339887498949 % 1
     for dtype in ("complex64", "complex128"):
@@ -47,11 +46,11 @@ def rounding() -> Rounding:
 
 
 def _is_fused(one: Any, other: Any) -> bool:
-    """Return whether NumPy's products and magnitudes are those of `builtins.cl`."""
+    """Return whether NumPy's products and magnitudes have the bits of those in `builtins.cl`."""
     number = one.real.dtype.type
 
     def fused(a: Any, b: Any, c: Any) -> Any:
-        """a · b + c, rounded once: of 24 bits each a double has all of it, and else Python's whole numbers do."""
+        """Return a · b + c, rounded once: a double is exact for 24 bits, and Python integers for more."""
         if number is np.float32:
             return np.float32(float(a) * float(b) + float(c))
         (x, of_x), (y, of_y), (z, of_z) = (float(each).as_integer_ratio() for each in (a, b, c))
@@ -96,7 +95,7 @@ def _loop(fn: str, dtype: str) -> tuple[int, int]:
 
 
 def _gives_the_same(ufunc: Any, dtype: str, loop: int, data: int) -> bool:
-    """Return whether a loop, called as native code calls it, has the bits of the ufunc."""
+    """Return whether a loop, called as native code calls it, has the ufunc's bits."""
     given = [np.linspace(0.1, 0.9 + number, _COUNT, dtype=dtype) for number in range(ufunc.nin)]
     result = np.empty(_COUNT, dtype)
     arrays = [*given, result]

@@ -220,7 +220,7 @@ class NestPool:
             self._state.ready = 1
 
     def forget_threads(self) -> None:
-        """In a process that was forked: there are none."""
+        """Forget the threads in a forked child, which has none of them."""
         self._started = 0
         state = self._state
         # Parts of a run that nothing has taken yet are of a thread that is not here either.
@@ -323,7 +323,7 @@ class RecycledMemory:
         return int(self._trim())
 
     def forget_threads(self) -> None:
-        """In a process that was forked: begin with an empty list if a thread was changing it."""
+        """Start with an empty list in a forked child, if a thread was changing it."""
         state = self._state
         if state.busy:
             ctypes.memset(ctypes.addressof(state.list), 0, ctypes.sizeof(state.list))

@@ -248,9 +248,10 @@ class KernelFunction:
     def __init__(
         self, program: Any, kernel: Any, buffer_places: Sequence[int], number_places: Sequence[tuple[int, int]]
     ) -> None:
-        """A compiled function, and the arguments that it is bound to at the moment.
+        """Hold a compiled function, and the arguments that it is bound to at the moment.
 
-        Where its buffers are among its arguments, and its numbers, these with their sizes in bytes.
+        `buffer_places` are the positions of buffers among its arguments, `number_places` those of numbers, with their
+        sizes in bytes.
         """
         self.program = program
         self.kernel = kernel

@@ -127,7 +127,7 @@ class Binary(_Function, frozen=True):
 
 
 class BitwiseUnary(Unary, frozen=True):
-    """A function of which every bit matters; to all rules it is the function."""
+    """A function whose every bit matters; all rules treat it as the plain function."""
 
     loop: Literal["numpy", "none"] = "numpy"
 
@@ -137,7 +137,7 @@ class BitwiseUnary(Unary, frozen=True):
 
 
 class BitwiseBinary(Binary, frozen=True):
-    """A function of two values of which every bit matters; to all rules it is the function."""
+    """A function of two values whose every bit matters; all rules treat it as the plain function."""
 
     loop: Literal["numpy", "none"] = "numpy"
 

@@ -414,10 +414,10 @@ def _part(message: Mapping[str, Any]) -> bytes:
 
 
 def _read_headers(headers: _Headers) -> _RequestHeaders:
-    """Return the headers that matter. Raises `RequestRefused` for one that is not what it should be, and for too many.
+    """Return the headers that matter. Raises `RequestRefused` for a malformed one, and for too many.
 
-    Those of which one value counts must not come twice (RFC 9110, 5.3): a proxy in front may have looked at the other.
-    A second `Authorization` is a malformed request, 400, and not a wrong token (RFC 6750, 3.1).
+    A header with a single value must not come twice (RFC 9110, 5.3): a proxy in front may have looked at the other. A
+    second `Authorization` is a malformed request, 400, and not a wrong token (RFC 6750, 3.1).
     """
     if len(headers) > MAX_HEADERS:
         raise RequestRefused(431, f"a request has at most {MAX_HEADERS} headers, not {len(headers)}.", [_CLOSE])

@@ -66,7 +66,7 @@ class _Writer:
         self.count = len(self.values)
 
     def write(self) -> Seeded:
-        """Add nodes until there are enough; the last ones that nothing uses are the results."""
+        """Add nodes until there are enough; the last unused ones are the results."""
         wanted = self.rng.randint(2, _MOST_NODES)
         for _ in range(4 * _MOST_NODES):
             if len(self.values) >= wanted + self.count:
@@ -105,7 +105,7 @@ class _Writer:
         return found[max(self.rng.randrange(len(found)), self.rng.randrange(len(found)))]
 
     def number(self) -> int:
-        """Return a value for a function: mostly one of floats or complex numbers, of which there are most functions."""
+        """Return a value for a function, mostly floats or complex numbers, which most functions take."""
         if self.rng.random() < 0.3:
             return self.pick()
         return self.pick(lambda value: value.dtype.kind in "fc")
@@ -142,7 +142,7 @@ def _select(w: _Writer) -> None:
 
 
 def _cast(w: _Writer) -> None:
-    """What does not fit into an integer is left to C, and by C to the processor."""
+    """Add a cast. C leaves it to the processor what a number that does not fit into an integer becomes."""
     x, dtype = w.pick(), w.rng.choice(w.dtypes)
     if np.dtype(dtype).kind in "iu":
         limits, whole = np.iinfo(dtype), np.trunc(w.values[x].real.astype(np.float64))
@@ -152,7 +152,7 @@ def _cast(w: _Writer) -> None:
 
 
 def _along(w: _Writer) -> None:
-    """A reduction, a scan, a sort or a transform along an axis."""
+    """Add a reduction, a scan, a sort or a transform along an axis."""
     x, axis, length = w.line()
     fn = w.rng.choice(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"))
     ops = (
@@ -169,7 +169,7 @@ def _along(w: _Writer) -> None:
 
 
 def _moved(w: _Writer) -> None:
-    """The same elements elsewhere: another shape or order, a part, windows, repeated or padded."""
+    """Add an operation that moves elements: another shape or order, a part, windows, repeated or padded."""
     x, axis, length = w.line()
     shape = w.values[x].shape
     axes = list(range(len(shape)))
@@ -196,7 +196,7 @@ def _concatenate(w: _Writer) -> None:
 
 
 def _contract(w: _Writer) -> None:
-    """The products of all rows of a matrix with all rows of another one."""
+    """Add the products of all rows of a matrix with all rows of another one."""
     x = w.pick(lambda value: value.ndim >= 2)
     last = w.values[x].ndim - 1
     stack = tuple(range(last - 1))
@@ -204,7 +204,7 @@ def _contract(w: _Writer) -> None:
 
 
 def _indexed(w: _Writer) -> None:
-    """Elements picked along an axis, or others put there; several updates may meet in one element."""
+    """Add a pick of elements along an axis, or an update; several updates may meet in one element."""
     x, axis, length = w.line()
     shape, dtype = w.values[x].shape, w.recorder.spec(x).dtype
     chosen = np.array([w.rng.randrange(length) for _ in range(w.rng.randint(1, 5))], w.rng.choice(("int32", "int64")))

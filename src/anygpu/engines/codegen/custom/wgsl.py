@@ -248,7 +248,7 @@ class Module:
         raise Unreadable(f"the size of {name} is not known.", at)
 
     def reached(self, entry: str) -> set[str]:
-        """Names that a function uses, by itself or through those it calls."""
+        """Return the names that a function uses, by itself or through the functions it calls."""
         names: set[str] = set()
         waiting = [entry]
         seen: set[str] = set()
@@ -263,7 +263,7 @@ class Module:
         return names
 
     def _used(self, function: WGSLFunction) -> set[str]:
-        """Names in a function's body, but for those that it declares before it uses them."""
+        """Return the names in a function's body, except those that it declares before it uses them."""
         body = self.text[function.body[0] : function.body[1]]
         own = set(re.findall(r"(\w+)\s*:", self.text[function.parameters[0] : function.parameters[1]]))
         for found in re.finditer(r"\b(?:let|var|const)\b\s*(?:<[^>]*>)?\s*(\w+)([^;]*)", body):
@@ -475,7 +475,9 @@ def group_of(module: Module, function: WGSLFunction) -> Three:
 
 
 def group_memory(module: Module, function: WGSLFunction) -> int:
-    """Return bytes of workgroup memory that an entry point reaches. wgpu does not compare them with the device's limit."""
+    """Return the bytes of workgroup memory that an entry point uses. wgpu does not check them against the device's
+    limit.
+    """
     used = module.reached(function.name)
     total = 0
     for variable in module.variables.values():
@@ -506,7 +508,7 @@ def with_constants(module: Module, given: Mapping[str, ConstantNumber]) -> str:
 
 
 def _literal(constant: re.Match[str], value: ConstantNumber) -> str:
-    """Return the value as WGSL writes it, with a point where the constant has one. Whether it fits, the compiler says."""
+    """Return the value as WGSL writes it, with a point if the constant has one. The compiler checks that it fits."""
     if isinstance(value, bool):
         return str(value).lower()
     before = (constant["value"] or "").strip()
@@ -608,10 +610,9 @@ def _with_lengths(module: Module, functions: Sequence[WGSLFunction], numbers: Ma
 
 
 def _folded(module: Module, function: WGSLFunction, first: int, edits: list[Edit]) -> str:
-    """Return an entry point that finds out for each group which one it would be in the grid that was asked for.
+    """Return an entry point that computes, for each group, its place in the grid that was asked for.
 
-    The user's function becomes one that it calls; groups that are too many return. `first` is the number of the first
-    of its numbers.
+    It calls the user's function; surplus groups return. `first` is the position of its first number.
     """
     x, y, z = group_of(module, function)
     places = {

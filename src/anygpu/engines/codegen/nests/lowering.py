@@ -127,14 +127,14 @@ class Spread:
 
 
 def _looked_at(value: Expr, condition: Expr | None = None) -> Expr:
-    """Return the value, of which is noted that the condition holds; that it is not finite, if there is none."""
+    """Wrap a value to set the status flag where `condition` holds (default: where it is not finite)."""
     if isinstance(value, Literal):
         return value
     return Apply("noted", (value,) if condition is None else (value, condition), value.type)
 
 
 def is_computed(op: Primitive) -> bool:
-    """Return whether an operation computes its values: all others find them elsewhere."""
+    """Return whether an operation computes its values; all others read them elsewhere."""
     return op.is_elementwise or isinstance(op, Contract | Reduce)
 
 
@@ -191,13 +191,13 @@ class NestLowering(Lowering):
         self.chosen: dict[str, list[LoopCandidate]] = {}
 
     def share_names(self, other: NestLowering) -> None:
-        """The other one writes into the same nest: names are different in both."""
+        """Share the counter of names with another lowering that writes into the same nest."""
         other._taken = self._taken
 
     # -- values
 
     def value(self, node: int, positions: Positions) -> Value:
-        """Long chains of elementwise functions are computed from their begin, not from their end by recursion."""
+        """Return the value; compute long chains of elementwise functions from their start, without recursion."""
         shape = self._shape(node)
         if 1 in shape:
             positions = tuple(ZERO if n == 1 else position for n, position in zip(shape, positions, strict=True))
@@ -239,9 +239,7 @@ class NestLowering(Lowering):
         return super()._compute(node, positions)
 
     def _function(self, node: int, op: Primitive, operands: Sequence[Value]) -> Value:
-        """Return an elementwise function; for noted nodes also whether an integer has wrapped or a result is not
-        finite.
-        """
+        """Apply an elementwise function; for noted nodes, flag integers that wrap and results that are not finite."""
         if node not in self._noted:
             return super()._function(node, op, operands)
         source = self.program.specs[self.program.nodes[node].inputs[0]].dtype
@@ -258,9 +256,7 @@ class NestLowering(Lowering):
     # -- storage
 
     def _loaded(self, node: int, positions: Positions) -> Value:
-        """Return the value from memory; of a noted one that is made neither here nor by a sum, also whether it is
-        finite.
-        """
+        """Load a value from memory; flag a noted one that is not finite, unless it is checked where it is made."""
         value = self._read(node, positions)
         op = self.program.nodes[node].op
         if node not in self._noted or op.is_elementwise or isinstance(op, Reduce):
@@ -290,7 +286,7 @@ class NestLowering(Lowering):
         )
 
     def store(self, node: int, positions: Positions, value: Value) -> None:
-        """Into the buffer or the scratch of a node."""
+        """Store a value into the buffer or the scratch of a node."""
         spec = self.program.specs[node]
         count = components(spec.dtype)
         place = flat(positions, spec.shape)
@@ -304,7 +300,7 @@ class NestLowering(Lowering):
     # -- places where loops are cut
 
     def _cut(self, position: Index, at: int) -> None:
-        """A position is tested against a number: the loop that it runs with can be cut there."""
+        """Note where a position passes `at`, so that its loop can be cut there."""
         if not position.low < at <= position.high or len(position.terms) != 1:
             return
         atom, factor = position.terms[0]
@@ -346,8 +342,8 @@ class NestLowering(Lowering):
     def _parts_of(
         self, op: Concatenate, inputs: tuple[int, ...], positions: Positions
     ) -> list[tuple[int, int, int, Positions]]:
-        """Return the parts that a position may be in: first position, length, and the value that the part shows, and
-        where.
+        """Return the parts that a position may be in: start, length, the value that the part shows, and the place in
+        it.
         """
         along = positions[op.axis]
         found: list[tuple[int, int, int, Positions]] = []
@@ -364,7 +360,7 @@ class NestLowering(Lowering):
     def _longest_of_alike(
         self, op: Concatenate, inputs: tuple[int, ...], positions: Positions
     ) -> tuple[int, Positions] | None:
-        """Return one of parts that show the same value, in the same rows of it: what the others read is known from it."""
+        """Return the longest part and its positions, if all parts show the same rows of one value; else `None`."""
         found = self._parts_of(op, inputs, positions)
         if not found:
             return None
@@ -382,8 +378,7 @@ class NestLowering(Lowering):
     def _chosen_positions(
         self, op: Concatenate, inputs: tuple[int, ...], positions: Positions
     ) -> tuple[int, Positions] | None:
-        """Return where all parts are views of one value, as for edges and rolls: that value, at positions that are
-        chosen.
+        """Return the value and the chosen positions if all parts are views of one value, as for edges and rolls.
 
         A row's position is chosen once; choosing values would read all of them.
         """
@@ -412,7 +407,7 @@ class NestLowering(Lowering):
         return base, tuple(chosen)
 
     def _named_position(self, of: Positions, place: Expr, length: int) -> tuple[str, Index]:
-        """Return a computed position as a variable, in the block where what it is computed from is known."""
+        """Return a computed position as a variable, declared in the block where its operands are known."""
         home = self.scopes[self._home(of)]
         name = self._places.get((home, place))
         if name is None:
@@ -422,7 +417,7 @@ class NestLowering(Lowering):
         return name, Index(0, [(Counter(name, 0, length - 1), 1)])
 
     def _looked_through(self, node: int, positions: Positions) -> tuple[int, Positions]:
-        """Return the value that a chain of views shows, and where."""
+        """Return the value that a chain of views shows, and the position in it."""
         while node not in self.stored:
             op, inputs = self.program.nodes[node]
             match op:
@@ -451,7 +446,7 @@ class NestLowering(Lowering):
     # -- short sums
 
     def namer(self, node: int) -> reductions.Namer:
-        """Gives names to what a node is computed by."""
+        """Return a function that names the values a node is computed from."""
         return self._namer(node)
 
     def looped(
@@ -491,9 +486,7 @@ class NestLowering(Lowering):
     def _combined(
         self, node: int, fn: ReduceFunction, dtype: DType, terms: Sequence[Value], *, as_neighbours: bool = False
     ) -> Value:
-        """Return one after the other; sums as NumPy adds neighbours, where they are: eight at once, and then what is
-        left.
-        """
+        """Combine terms one after the other; sums of neighbours as NumPy adds them: eight at once, then the rest."""
         if fn in ("argmax", "argmin"):
             return self._first_extreme(node, fn, dtype, [term[0] for term in terms])
 
@@ -515,7 +508,7 @@ class NestLowering(Lowering):
         return self.end(node, fn, dtype, total)
 
     def _first_extreme(self, node: int, fn: ReduceFunction, dtype: DType, terms: Sequence[Expr]) -> Value:
-        """Return the position of the first extreme, or of the first NaN: what comes later must beat what is there."""
+        """Return the position of the first extreme, or of the first NaN: later ones must exceed it."""
         best: Expr = terms[0]
         place: Expr = Literal(0, "i32")
         for number, term in enumerate(terms[1:], 1):
@@ -528,7 +521,7 @@ class NestLowering(Lowering):
         return (self.named(f"result_{node}", Apply("cast_i64", (place,), "i64")),)
 
     def end(self, node: int, fn: ReduceFunction, dtype: DType, state: Value) -> Value:
-        """Return the result of a sum and the like; of a noted one also whether it is finite."""
+        """Return the result of a sum and the like; flag a noted one that is not finite."""
         result = super().end(node, fn, dtype, state)
         if node not in self._noted:
             return result
@@ -558,7 +551,7 @@ class NestLowering(Lowering):
         sums: tuple[tuple[str, str], ...] = (),
         pairwise: bool = False,
     ) -> None:
-        """A loop whose variable is surely from `low` to before `high`; it goes from `start` to `stop` where given."""
+        """Return a loop whose variable is at least `low` and less than `high`, from `start` to `stop` if given."""
         if high <= low:
             return
         if high - low == 1 and start is None and stop is None:
