@@ -1,18 +1,18 @@
 """The life of a call site as a pure state machine: a state and an event in, the next state out.
 
-Nothing here runs, compiles, waits or reads a clock. A call site passes events to `step`, and its state says how the next
-call runs. `TRANSITIONS` is the whole machine; `scripts/call-sites` writes it into the documentation. The states, in their
-usual order, and the events::
+Nothing here runs, compiles, waits or reads a clock. A call site passes events to `step`, and its state says how the
+next call runs. `TRANSITIONS` is the whole machine; `scripts/call-sites` writes it into the documentation. The states,
+in their usual order, and the events::
 
     state       the next call                                        until
     ─────       ─────────────                                        ─────
     new         runs on NumPy                                        calls have taken long enough to try more
-    loading     runs on NumPy                                        the modules for native code or planning are imported
+    loading     runs on NumPy                                        the modules for that are imported
     due         is traced, and runs on NumPy                         that call begins
     tracing     runs on NumPy; the traced call is not over           the trace has ended
-    compiling   runs on NumPy                                        a background thread has compared and timed native code
+    compiling   runs on NumPy                                        native code was compared and timed, on a thread
     trial       runs as native code                                  real calls have shown whether it is faster
-    native      runs as native code                                  it is slower, wrong or refused, or a dependency changes
+    native      runs as native code                                  it is slow, wrong or refused, or must be traced anew
     waiting     runs on NumPy, with the reason                       calls have taken a multiple of the time so far
     planned     is planned: a device may be faster                   the process ends
     numpy       runs on NumPy, with the reason                       the caller asks for native code
@@ -59,8 +59,8 @@ _ENDS_NATIVE: dict[Event, State] = {
     "prepare": "tracing",
 }
 
-#: The state after each event. An event that a state does not list changes nothing: it comes from a thread that has not yet
-#: seen a change by another.
+#: The state after each event. An event that a state does not list changes nothing: it comes from a thread that has not
+#: yet seen a change by another.
 TRANSITIONS: dict[State, dict[Event, State]] = {
     "new": {"postponed": "new", "load": "loading", "ready": "due", "plan": "planned", "prepare": "tracing"},
     "loading": {"load": "loading", "ready": "due", "plan": "planned", "prepare": "tracing"},
