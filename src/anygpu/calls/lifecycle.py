@@ -12,7 +12,7 @@ in their usual order, and the events::
     tracing     runs on NumPy; the traced call is not over           the trace has ended
     compiling   runs on NumPy                                        native code was compared and timed, on a thread
     trial       runs as native code                                  real calls have shown whether it is faster
-    native      runs as native code                                  it is slow, wrong or refused, or must be traced anew
+    native      runs as native code                                  it is slow, wrong, refused, or must be traced anew
     waiting     runs on NumPy, with the reason                       calls have taken a multiple of the time so far
     planned     is planned: a device may be faster                   the process ends
     numpy       runs on NumPy, with the reason                       the caller asks for native code
