@@ -70,9 +70,9 @@ class Difference(msgspec.Struct, frozen=True):
     index: tuple[int, ...]
     expected: Any
     got: Any
-    #: What they might differ by; `None` if it is not about values.
+    #: The allowed difference; `None` if it is not about values.
     allowed: float | None
-    #: How many elements differ.
+    #: The number of elements that differ.
     count: int
     sentence: str
 
@@ -84,7 +84,7 @@ class Judgement(NamedTuple):
     difference: Difference | None = None
     #: For "undecided".
     why: str = ""
-    #: What NumPy would warn of; `None` where the program was not analysed.
+    #: The warnings that NumPy would give; `None` if the program was not analysed.
     flags: frozenset[Flag] | None = None
     #: For each array and number of the return value the largest relative difference that was right.
     usual: tuple[float, ...] = ()
@@ -477,9 +477,9 @@ def _quickly(program: Program, position: int, known: dict[int, float]) -> float:
 # as near to it as NumPy's is as right as NumPy's.
 
 
-#: How many times NumPy's error another result may have, and units in the last place that it may have in any case.
+#: The allowed error: this many times NumPy's, and in any case this many units in the last place.
 _TIMES, _UNITS = 4.0, 4.0
-#: Where NumPy itself is this far from exact, relative to the result, being as near says nothing.
+#: A relative error of NumPy's own result beyond which comparing errors proves nothing.
 _MOST_ERROR = 1e-2
 #: Whole numbers that may differ, by 1: as many as twice those that NumPy rounds to the other side, and this share.
 _MOST_DIFFERENT = 0.01

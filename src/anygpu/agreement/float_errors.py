@@ -24,13 +24,13 @@ from anygpu.program.graph import Line, Node, Program
 from anygpu.program.primitives import Binary, Broadcast, Cast, Constant, Primitive, Reduce, Scan, Select, Unary
 
 Kind = Literal["divide by zero", "overflow", "invalid value"]
-#: What NumPy may call an error, and the node that is true where it is met.
+#: NumPy's possible names for an error, and the node that is true where it occurs.
 Condition = tuple[tuple[Kind, ...], int]
 _ANY: tuple[Kind, ...] = ("divide by zero", "overflow", "invalid value")
 
-#: Programs of more nodes than this are not looked at: it takes several nodes for each.
+#: Programs with more nodes are not analysed: each node takes several more.
 _MOST_NODES = 400
-#: Functions that are infinite of finite numbers only where they divide by zero, and those that do either.
+#: Functions of finite numbers that give infinity only by a division by zero, and those that may also overflow.
 _POLES = frozenset(("log", "log2", "log10", "log1p", "atanh"))
 _QUOTIENTS = frozenset(("divide", "floor_divide", "reciprocal"))
 

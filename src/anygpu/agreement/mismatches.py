@@ -38,7 +38,7 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
     when: str
     task: str
     device: str
-    #: What differs, as a sentence.
+    #: The difference, as a sentence.
     sentence: str
     #: Which array of the return value, and where in it.
     leaf: int

@@ -44,7 +44,7 @@ class Sample(NamedTuple):
 
     traced: Traced
     inputs: list[Any]
-    #: What the function returned; `None` with anygpu's own arrays, where the program on NumPy is what counts.
+    #: The function's value; `None` with anygpu's own arrays, where the program on NumPy is the reference.
     expected: Any
     is_ours: bool
     #: The warning filters at that call.
@@ -60,22 +60,22 @@ class Trust:
 
     def __init__(self) -> None:
         self._agreed: dict[tuple[str, str], tuple[Chunks | None, int]] = {}
-        #: By the same keys: for each number among the inputs, the kinds that were compared, and what is being compared.
+        #: By the same keys: the kinds compared for each number among the inputs, and the comparisons under way.
         self._kinds: dict[tuple[str, str], list[set[NumberKind]]] = {}
         self._comparing: set[tuple[str, str, tuple[NumberKind, ...]]] = set()
         self._layouts: dict[Hashable, tuple[tuple[int, ...] | None, ...] | None] = {}
         #: By the key of a program: how far its results were from NumPy's when they agreed.
         self.usual: dict[str, tuple[float, ...]] = {}
-        #: What NumPy warns of in each call, whatever the values are: errors in what the function computes of constants.
+        #: Warnings of NumPy in every call, whatever the values: errors in what the function computes from constants.
         self.constant_flags: frozenset[Flag] = frozenset()
-        #: What NumPy was seen to warn of: devices do not tell what no result shows, a NaN that is masked for example.
+        #: Warnings seen on NumPy; devices do not report errors that no result shows, such as a masked NaN.
         self.flags: frozenset[Flag] = frozenset()
-        #: The warning filters at the last call on NumPy, and what NumPy has warned of under them.
+        #: The warning filters at the last call on NumPy, and the warnings that were given under them.
         self.filters_at_last_numpy_call: Filters | None = None
         self._shown: frozenset[Flag] = frozenset()
-        #: By the key of a program: what finds its floating-point errors; `None` where nothing does.
+        #: By the key of a program, the code that finds its floating-point errors; `None` if there is none.
         self._errors: dict[str, FloatErrors | None] = {}
-        #: A warning that a filter has made an error of, for the next call to raise.
+        #: A warning that a filter turned into an error, for the next call to raise.
         self.pending_warning: Warning | None = None
 
     def warn_later(self, warning: Warning | None) -> None:
@@ -159,7 +159,7 @@ class Trust:
         self._errors[key] = None
         from anygpu.agreement.float_errors import FloatErrors
 
-        # Without it, NumPy computes again what may have such an error.
+        # Without it, NumPy repeats calls that may have such an error.
         with contextlib.suppress(Exception):
             self._errors[key] = FloatErrors(traced.program, quiet_lines(traced))
 
@@ -242,7 +242,7 @@ class Trust:
         return unflatten(structure, [made[id(leaf)] for leaf in leaves])
 
 
-#: What is special about a number; a wrong program is often right for such numbers, and for no others.
+#: The special properties of a number: a wrong program is often right for such numbers only.
 NumberKind = frozenset[str]
 _ORDINARY: NumberKind = frozenset()
 
@@ -414,7 +414,7 @@ def only_numpy_knows(traced: Traced, results: Sequence[Any]) -> str | None:
 #: Modes that only NumPy can honour at the line where it happens.
 _RAISING = frozenset(("raise", "call", "print", "log"))
 _WATCHED = ("divide", "over", "invalid")
-#: What every thread begins with.
+#: The modes that every thread begins with.
 USUAL_MODES = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 #: Each occurrence is shown or raised.
 _EVERY_TIME = ("always", "all", "error")

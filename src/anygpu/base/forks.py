@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Collection, Iterator
 from typing import Any
 
-#: Seconds that a fork waits for other threads, and they for the fork: each may wait for a lock that the other has.
+#: Seconds that a fork waits for other threads, and they for it: each may need a lock that the other holds.
 PATIENCE = 2.0
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -54,22 +54,22 @@ class CallTable:
         self.code = code
         #: Types of numbers whose values are no part of a key.
         self.input_number_types = INPUT_NUMBER_TYPES
-        #: By key, the latest last. Those of which only the time of a call is known are apart: arguments that are new
-        #: with every call do not drive out what was learnt of others.
+        #: Sites by key, the latest last. Sites with only a measured time are kept apart, so that arguments that are new
+        #: in every call do not drive out what was learnt about others.
         self.sites: OrderedDict[Hashable, CallSite] = OrderedDict()
         self.new: dict[Hashable, NumpySite] = {}
-        #: Those that run on NumPy until native code is ready for them, and on that from then on.
+        #: Sites that run on NumPy until native code is ready, and then as native code.
         self.native: dict[Hashable, NativeSite] = {}
-        #: The one of all of these that runs the next call, or what plans it: every call looks here first.
+        #: The site, of all these, that runs the next call or plans it: every call looks here first.
         self.hosts: dict[Hashable, Site] = {}
         #: Keys of calls that were native code and are planned now, because another device is faster still.
         self.planned: set[Hashable] = set()
-        #: The native code of the last call: whether it is that of the next one too, it can tell without a key.
+        #: The native code of the last call; it can tell without a key whether it is also that of the next.
         self.quick: NativeCalls | None = None
         #: Marks of calls for which earlier processes have found native code to be faster, or have tried it in vain.
         self.native_marks: frozenset[bytes] = frozenset()
         self.numpy_marks: frozenset[bytes] = frozenset()
-        #: Of an opaque task, by what arguments have in common beside their rows.
+        #: The forms of an opaque task, by everything but the number of rows of its arguments.
         self.forms: dict[Hashable, OpaqueForm] = {}
 
     def on_value_dependence(self, types: frozenset[type]) -> None:

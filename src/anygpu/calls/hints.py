@@ -48,7 +48,7 @@ def mark_of(function: Callable[..., Any]) -> bytes | None:
     return None if code is None else mark_of_code(code)
 
 
-#: Decorators around one function; whoever wraps itself is no reason to hang.
+#: The limit of decorators around one function: a function that wraps itself must not cause a hang.
 _MOST_WRAPPERS = 8
 
 

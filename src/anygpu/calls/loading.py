@@ -54,7 +54,7 @@ class Loading:
         # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.
         with contextlib.suppress(Exception), forks.no_fork(), _yielding():
             if self._module == PLANNING:
-                # It takes its lock before a fork, and planning makes loggers.
+                # `logging` takes its lock before a fork, and planning makes loggers.
                 importlib.import_module("logging")
                 forks.watch()
             if first is not None:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from anygpu.calls.call_table import CallTable
     from anygpu.calls.lifecycle import Event, Life
 
-#: Seconds of calls before native code is tried, and the same where an earlier process has tried it in vain.
+#: Seconds of calls before native code is tried; and where an earlier process has tried it in vain.
 BEFORE_NATIVE, BEFORE_ANOTHER_TRY = 0.05, 2.0
 
-#: What runs a call: the function, its arguments and keywords, and when the call began.
+#: Runs a call, given the function, its arguments and keywords, and the time when the call began.
 Runner = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], float], Any]
 
 
@@ -35,13 +35,13 @@ class NativeSite(NumpySite):
         super().__init__(note)
         self.table = table
         self.key = key
-        #: What runs the next call in place of the user's function, in the states that have something else.
+        #: The code that runs the next call in place of the user's function, in states that have it.
         self.code: Runner | None = None
         #: Seconds of the quickest call on NumPy.
         self.least = math.inf
-        #: Seconds of calls for which trials have had their allowance.
+        #: The seconds of calls that have been credited to the allowance for trials.
         self.paid = 0.0
-        #: The times of the clock and of the processor when the site was made.
+        #: The clock and the processor time when the site was made.
         self.began = time.perf_counter(), time.process_time()
         #: Whether an earlier process has found native code to be faster: then the first call tries it.
         self.known_faster = was_in_vain = False

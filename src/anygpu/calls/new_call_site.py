@@ -7,7 +7,7 @@ from anygpu.calls.lifecycle import Life, State, step
 from anygpu.calls.site import NumpySite
 from anygpu.receipts.notes import HostNote
 
-#: Seconds of calls before one is planned, which takes some 50 µs; and before the import of planning, which takes 0.1 s.
+#: Seconds of calls before planning one, which takes 50 µs, and before importing planning, which takes 0.1 s.
 BEFORE_PLANNING, BEFORE_LOADING = 1e-3, 0.3
 
 

@@ -16,7 +16,7 @@ Fallback = Literal["raise", "warn", "allow"]
 Precision = Literal["float32"]
 #: off: devices are not compared with NumPy. sample: before the first result, and every so often. always: every result.
 Check = Literal["off", "sample", "always"]
-#: What becomes of a result with a NaN in it.
+#: The treatment of a result with a NaN in it.
 NaNs = Literal["allow", "raise"]
 
 DEVICE = "ANYGPU_DEVICE"
@@ -101,7 +101,7 @@ class CallOptions(TypedDict, total=False):
     engine: str | None
     #: Whether the first call of a kind compiles native code before it returns, instead of beside the calls after it.
     warm: bool | None
-    #: Whether every bit is NumPy's, also of floats; what only NumPy computes so runs there.
+    #: Whether every bit has to be NumPy's, also of floats; functions for which only NumPy can do that run there.
     exact: bool | None
 
 

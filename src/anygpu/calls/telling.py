@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: Held while a state changes. Reentrant: a signal handler may call a decorated function.
 _telling = threading.RLock()
-#: Sites of which a call is traced, or whose native code is compiled and compared.
+#: Sites with a traced call under way, or native code being compiled or compared.
 _under_way: set[NativeSite] = set()
 
 

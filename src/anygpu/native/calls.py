@@ -54,22 +54,22 @@ from anygpu.placement.plan.candidate_history import calls_between_samples
 from anygpu.receipts.notes import HostNote, NativeNote, Note, listeners, made, publish, publish_failure
 from anygpu.receipts.notes import last as last_receipt
 
-#: What a call takes beside the code itself.
+#: Seconds of a call beside the code itself.
 OVERHEAD = 2e-6
-#: Native code is used where it takes at most so much of NumPy's time.
+#: Native code is used if it takes at most this share of NumPy's time.
 LEAST_GAIN = 0.95
-#: Native code that takes so many times as long as NumPy is not tried again.
+#: Native code that takes this many times as long as NumPy is not tried again.
 _MUCH_SLOWER = 3.0
 #: Calls after which the time of the code is known.
 _TRIAL_CALLS = 3
-#: A sample costs a hand-over to the background, and copies.
+#: The cost of a sample: handing it to the background, and copying.
 _HANDING_OVER, _COPIED_PER_SECOND = 1e-4, 4e9
-#: What planning calls may cost, as a share of what calls take, where there may be a GPU; and how many of the calls that
-#: are looked at closely there is one that is compared with NumPy.
+#: The share of the time of calls that planning may take, where there may be a GPU; and one in how many checked calls is
+#: compared with NumPy.
 _PLANNED_SHARE, _LOOKS_FOR_A_SAMPLE = 0.03, 3
-#: How often a function may need another program because something that it depends on has changed.
+#: The most programs that a function may need because its dependencies change.
 _MOST_CHANGES = 12
-#: So many calls in a row with values that native code cannot use take longer than calls of the function alone.
+#: Calls in a row that NumPy has to repeat, from which on native code costs more than it gains.
 _MOST_REFUSED = 8
 
 _NO_KEYWORDS: dict[str, Any] = {}
@@ -159,7 +159,7 @@ class NativeCalls:
         self._site, self._traced, self._native, self._trust = site, traced, native, trust
         self._seconds = seconds
         self._note = self._noted()
-        #: Of what the code notes, all that NumPy may warn of.
+        #: The noted bits about which NumPy may warn.
         self._minds = minded(traced)
         self._module = str(getattr(function, "__module__", None) or "")
         moved = sum(spec.nbytes for spec in (*program.inputs, *program.results))
@@ -296,7 +296,7 @@ class NativeCalls:
             return "a whole number does not fit into its type"
         if not noted & (RESULT | HIDDEN) and is_finite(results):
             return None
-        # From now on calls take the closer look at once.
+        # From now on, calls skip the quick path.
         self._site.table.quick = None
         if not self._trust.may_be_shown(self._traced, given, self._module):
             return None

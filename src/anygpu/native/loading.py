@@ -20,7 +20,7 @@ from anygpu.calls.loading import NATIVE, native
 if TYPE_CHECKING:
     from anygpu.calls.native_site import NativeSite
 
-#: The share of a processor that calls have to leave idle: others lose as much time as the import takes.
+#: The share of a processor that calls have to leave idle; otherwise they lose as much time as the import takes.
 _SPARE = 0.75
 
 
@@ -69,7 +69,7 @@ def _start_compiler() -> None:
 
 def _make_runtime_quietly() -> None:
     """Make the native runtime on a thread, without raising."""
-    # Whoever needs it gets the error.
+    # The first use raises the error.
     with contextlib.suppress(Exception), no_fork(), yielding():
         _make_runtime()
 
@@ -85,7 +85,7 @@ def _trace_something() -> None:
     """Trace a small function, which loads modules that tracing would otherwise load in a caller's time."""
     from anygpu.array.trace.tracing import trace_small
 
-    # What compares results with NumPy's likewise.
+    # The comparison with NumPy loads late for the same reason.
     importlib.import_module("anygpu.agreement.analysis")
     importlib.import_module("anygpu.agreement.comparison")
     trace_small()

@@ -21,11 +21,11 @@ from anygpu.placement.plan.microbenchmarks import BenchmarkTrial, native_trials,
 from anygpu.placement.plan.predicting import predict
 from anygpu.program.graph import Program
 
-#: The best run counts, of so many at least, and of all that there is time for.
+#: The best run counts, of at least this many, and of as many as fit into the seconds.
 _RUNS, _SECONDS = 12, 0.03
-#: Loops of programs take so much longer for an instruction than those of the trials, which do nothing but compute.
+#: An instruction takes this much longer in loops of programs than in those of the trials, which only compute.
 _USUAL = 1.3
-#: A call through Python takes so many times what NumPy's interpreter takes for the smallest program.
+#: The time of a call through Python, relative to NumPy's interpreter on the smallest program.
 _CALL = 1.7
 
 

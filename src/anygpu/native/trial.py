@@ -70,18 +70,17 @@ from anygpu.native.loading import mark_native, mark_tried, unmark_tried
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Reduce, Spec
 
-#: A trace is given up after so long, with a quarter of what calls have taken as long as that is little, or after such a
-#: share of it.
+#: Limits of a trace: seconds plus a quarter of the time of calls, up to a maximum; or this share of their time.
 _TRACE_SECONDS, _MOST_AT_FIRST, _TRACE_SHARE = 0.02, 0.06, 0.05
-#: Native code gets real calls where it takes at most so many times NumPy's time beside them: these have the processors
-#: to themselves, and decide.
+#: Native code gets real calls if it takes at most this many times NumPy's time in the background. Real calls have the
+#: processors to themselves, and decide.
 WORTH_TRYING = 1.5
-#: Runs of native code in a trial, of which the best counts, and seconds of work that they may take in any case.
+#: The most runs of native code in a trial, the best of which counts; and seconds that they may take in any case.
 _MOST_RUNS, _SHORT_RUNS = 8, 2e-3
 
 _clock, _work = time.perf_counter, time.thread_time
 
-#: What preparing took, by task: seconds of tracing, compiling and comparing. For benchmarks.
+#: Seconds of tracing, compiling and comparing, by task. For benchmarks.
 history: deque[tuple[str, dict[str, float]]] = deque(maxlen=256)
 
 
@@ -133,7 +132,7 @@ def traced_for(site: NativeSite, call: CallArgs, seconds: float | None) -> tuple
         return None, frozenset()
     modes = raising_modes(modes_now())
     if modes is not None:
-        # What the function itself does to NumPy's modes would not be seen.
+        # Changes of NumPy's modes by the function itself would not be seen.
         site.retry_after(1.0, reason=modes)
         return None, frozenset()
     heard: set[str] = set()
@@ -240,7 +239,7 @@ def try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, trus
         compiled = _clock()
         with background.must_finish():
             seconds, results, noted = _timed(native, sample.inputs, site.least)
-        # Not meanwhile: calls and the compiler keep two processors busy.
+        # Not beside them: calls and the compiler keep two processors busy.
         if noted:
             learn_flags(trust, sample)
             trust.prepare_errors(traced)

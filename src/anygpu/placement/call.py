@@ -61,7 +61,7 @@ class Call:
         self._form: RowsOfForm | None = None
         #: Seconds after which a worker that can be killed is.
         self.timeout = site.options.timeout
-        #: Whether NumPy has begun to run it: an error is its own then.
+        #: Whether NumPy has begun to run it, so that an error is the function's own.
         self.is_heard = False
         #: Called between pieces; what it raises ends the call there.
         self.between: Callable[[], None] | None = None

@@ -41,9 +41,9 @@ def _sorts_as_numpy(program: Program) -> bool:
 class Prediction(NamedTuple):
     """The prediction for one device. Times are in seconds."""
 
-    #: Pieces that the program runs in, one after the other, where as a whole it does not fit into the device's memory.
+    #: The pieces in which the program runs, if it does not fit into the device's memory as a whole.
     chunks: Chunks | None
-    #: What calibrations alone say.
+    #: The prediction from calibrations alone.
     plain: Expected
     seconds: float
     #: What the first call takes beyond that: opening the device and compiling.

@@ -72,7 +72,7 @@ class DeviceRun(NamedTuple):
     """A call that ran on a device: its value, and facts to learn from."""
 
     value: Any
-    #: What the worker says of it.
+    #: The worker's report.
     ran: Ran
     #: The prediction for the device, and the seconds that the chooser expected.
     prediction: Prediction
@@ -246,7 +246,7 @@ class Check:
         elif self._may_run_numpy and (why := only_numpy_knows(traced, results)) is not None:
             return RunElsewhere(f"{why}; NumPy computes it again.", on_numpy=True)
         elif not site.has_anygpu_arrays and self._is_heard and self._needs_numpys_word(results, given, noted):
-            # What the function does where NumPy raises an error is seen in its result too.
+            # The result also shows how the function handles an error that NumPy raises.
             why = raising_modes(self._modes) if site.options.fallback != "raise" else None
             if why is not None:  # what a function returns where NumPy raises may be no result of its program
                 return RunElsewhere(why, on_numpy=True)
@@ -274,7 +274,7 @@ class Check:
         """Return whether NumPy might warn about this result, or raise, in a way that the user has not seen yet."""
         site, trust = self._call.site, self._call.site.trust
         if site.chooser.baseline is None and raising_modes(modes_now()) is not None:
-            # What only NumPy honours may have happened on the way to a finite result.
+            # An error that only NumPy reports may precede a finite result.
             return any(op.may_raise_flags for op, _ in self._traced.program.nodes)
         noted &= minded(self._traced) & ~UNKNOWN if noted else 0
         if noted & (WRAPPED | BEYOND):

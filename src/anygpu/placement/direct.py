@@ -56,9 +56,9 @@ class DirectCalls:
         self._traced = traced
         self._worker = worker
         self._run = run
-        #: That of the call that was planned: others differ from it in their times alone.
+        #: The receipt of the planned call; those of later calls differ only in their times.
         self._receipt = receipt
-        #: Of what native code notes, that of which NumPy may warn.
+        #: The noted bits about which NumPy may warn.
         self._minded = minded(traced)
         self._left = _CALLS
         #: NumPy's modes when they were last seen to be the usual ones.

@@ -51,17 +51,17 @@ from anygpu.program.primitives import (
     product,
 )
 
-#: How a device rounds. free: as it likes; it may round a product and a sum at once, and lose subnormal numbers. real:
-#: real numbers as NumPy does, whose own loops it can call. complex: products and magnitudes of complex numbers as well.
+#: How a device rounds. free: it may fuse a product with a sum, and flush subnormal numbers. real: it rounds real
+#: numbers as NumPy does, and can call NumPy's loops. complex: it also has NumPy's products and magnitudes of complex numbers.
 Rounding = Literal["free", "real", "complex"]
 
-#: Functions of real numbers of which libraries differ in the last bit.
+#: Functions of real numbers whose last bit differs between libraries.
 NEAR = having("near")
-#: Functions of complex numbers that treat each part by itself, or only look at them.
+#: Functions of complex numbers that treat each part by itself, or only test them.
 _BY_PARTS = frozenset(
     (*COMPARISONS, *TESTS, "negative", "real", "imag", "conj", "rint", "add", "subtract", "minimum", "maximum")
 )
-#: Functions of arrays of complex numbers that can be written out as NumPy has them.
+#: Functions of complex arrays that native code can compute in NumPy's own steps.
 _OF_ARRAYS = ("multiply", "abs")
 #: Functions whose result jumps, so that a last bit of an operand changes more than a last bit.
 _JUMPS = frozenset(
@@ -80,22 +80,22 @@ _JUMPS = frozenset(
         "copysign",
     )
 )
-#: Types whose functions NumPy computes by loops that give the same bits for any part of an array.
+#: Dtypes whose NumPy loops give the same bits for any part of an array.
 _LOOPED = ("float32", "float64")
-#: So many numbers NumPy adds one after the other, whatever lies how in memory.
+#: Up to this many numbers NumPy adds in order, with any memory layout.
 _FEW = 2
-#: Digits of the types that whole numbers are added in.
+#: The digits of the float types in which integers are added.
 _DIGITS: dict[DType, int] = {"float32": 24, "float64": 53}
 
 
 class Order(IntEnum):
     """The known memory order of NumPy's own array for a value, if arguments have the memory order that is required."""
 
-    #: It may run backwards.
+    #: Axes may be reversed.
     ANY = 0
-    #: Forwards, with its axes in any order.
+    #: No axis is reversed; the axes are in any order.
     FORWARDS = 1
-    #: Forwards, with the axes in order, but not without gaps.
+    #: C order, with gaps.
     ROWS = 2
     C = 3
 
@@ -110,11 +110,11 @@ class Decision(NamedTuple):
 class Judgement(NamedTuple):
     """The conditions for NumPy's bits where they matter."""
 
-    #: What takes NumPy itself; nothing where the program can run.
+    #: The decisions that need NumPy itself; none if the program can run.
     decisions: tuple[Decision, ...]
-    #: The elementwise functions that have to be NumPy's own loops.
+    #: The nodes of elementwise functions that need NumPy's own loops.
     loops: frozenset[int]
-    #: How arguments have to lie in memory for it.
+    #: The memory order that arguments must have.
     needs: Order
 
 
@@ -147,7 +147,7 @@ def judged(program: Program, rounding: Rounding, *, throughout: bool = False) ->
                 found = _may_be_nan(program, deciding[0])
             if found is not None:
                 decisions.append(Decision(found, position))
-                cause = None  # it is told once
+                cause = None  # it is reported once
             matters.update(deciding)
         if is_inexact(program.specs[position].dtype):
             match _how(program, position, [each.order for each in given], rounding):
@@ -249,7 +249,7 @@ def _how_of_function(
         return "near"
     if KIND[dtype] == "complex" or KIND[spec.dtype] == "complex":
         if op.fn in _OF_ARRAYS and rounding == "complex":
-            # Numbers without axes NumPy multiplies in another way, and arrays that run backwards as well.
+            # NumPy multiplies scalars, and arrays with reversed axes, in other steps.
             known = bool(spec.shape) and all(order > Order.ANY for order in orders)
             return "loop" if known or op.last_bits == "numpy" else "near"
         return "exact" if op.fn in _BY_PARTS | {"complex"} and (native or op.fn not in _ROUNDING) else "near"
@@ -272,7 +272,7 @@ def _how_of_function(
     return "loop" if known else "near"
 
 
-#: Functions whose result is rounded.
+#: Functions that round their result.
 _ROUNDING = (
     frozenset(
         ("add", "subtract", "multiply", "divide", "sqrt", "reciprocal", "remainder", "floor_divide", "fmod", "ldexp")
@@ -300,7 +300,7 @@ def _how_of_reduction(program: Program, op: Reduce, source: int, order: Order, r
     if op.fn != "sum" or isinstance(op, UnorderedReduce) or dtype not in _LOOPED:
         return "near"
     if isinstance(_behind_views(program, source)[0], Cast):
-        return "near"  # what is cast on the way NumPy adds in pieces
+        return "near"  # NumPy casts and adds piece by piece
     kept = [axis for axis in range(len(shape)) if axis not in op.axes and shape[axis] > 1]
     is_last = not kept or kept[-1] < reduced[0]
     follows = order == Order.C or (order == Order.ROWS and len(reduced) == 1 and not _is_repeated(program, source))
@@ -365,7 +365,7 @@ def _order(program: Program, node: Node, given: Sequence[Order]) -> Order:
         case Reshape():
             return given[0] if given[0] in (Order.C, Order.ANY) else Order.FORWARDS
         case Gather():
-            # Of an index along another axis than the first, NumPy turns the axes of the result.
+            # For an index along any axis but the first, NumPy permutes the axes of the result.
             return Order.C if op.axis == 0 and not op.batch and given[0] >= Order.ROWS else Order.FORWARDS
         case Reduce() | Pad() | Concatenate() | Scan() | Scatter():
             return Order.C if min(given) >= Order.ROWS else Order.FORWARDS

@@ -24,9 +24,9 @@ from anygpu.pytorch.torch_settings import settings
 Rule = tuple[bool, Severity, str, str, str, tuple[str, ...]]
 
 SCHEMA = "anygpu.torch-doctor/1"
-#: A measured difference below this is none: short measurements differ by as much.
+#: Smaller measured differences are ignored: short measurements vary by as much.
 _WORTH_SAYING = 1.15
-#: Of the products that are measured, for all of which this many seconds are spent.
+#: The size of the measured products, and the seconds spent on all of them.
 _SIZE, _BUDGET = 384, 2.0
 #: Variables that cost speed: the values that do (all, if none is named), whether only beside a card, and why.
 _COSTLY: dict[str, tuple[tuple[str, ...], bool, str]] = {

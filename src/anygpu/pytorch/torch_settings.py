@@ -81,7 +81,7 @@ _SLOTS: dict[str, Slot] = {
         lambda value: on_a_new_thread(lambda: torch.set_num_threads(value)),
     ),
 }
-#: What a slot's setter changes beside it.
+#: Other slots that a slot's setter changes.
 _ALSO_CHANGED = {
     "matmul_precision": ("cuda_matmul", "mkldnn_matmul"),
     "cudnn_tf32": ("cudnn_conv", "cudnn_rnn"),
@@ -169,7 +169,7 @@ class _Block:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-#: Of this process, in the order in which they began.
+#: The blocks of this process, in the order in which they began.
 _blocks: list[_Block] = []
 
 

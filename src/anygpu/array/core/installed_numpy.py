@@ -9,7 +9,7 @@ import numpy as np
 
 _VERSION = tuple(int(part) for part in re.findall(r"\d+", np.__version__)[:2])
 
-#: From 2.5 on, `np.cross` takes vectors of three components alone; before, it warns of those of two.
+#: From 2.5 on, `np.cross` takes only vectors of three components; before, it warns about those of two.
 CROSSES_PLANES = _VERSION < (2, 5)
 #: From 2.5 on, `np.fix` warns that it is deprecated.
 FIX_WARNS = _VERSION >= (2, 5)

@@ -226,8 +226,7 @@ class Layouts:
         return result_layout(note, operands, shape, dtype)  # type: ignore[arg-type]
 
 
-#: Rules by which a result of operands that are not in C order depends on more than the order of their axes: gaps, and
-#: axes that run backwards.
+#: Rules by which a result depends on gaps and reversed axes of its operands, not only on the order of their axes.
 _BY_CONTIGUITY = ("contiguous", "ask", "odd")
 
 

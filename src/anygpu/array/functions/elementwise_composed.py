@@ -22,7 +22,7 @@ from anygpu.program.ops.elementwise import BitwiseBinary, BitwiseUnary
 from anygpu.program.primitives import Binary, Broadcast
 
 _LDEXP = Binary("ldexp")
-#: Parts of what NumPy computes as a whole, with other last bits than its functions of these names.
+#: Steps of functions that NumPy computes as a whole: their last bits differ from its functions of these names.
 _EXP, _EXP2, _LOG1P = (BitwiseUnary(fn, "none") for fn in ("exp", "exp2", "log1p"))
 _POWER = BitwiseBinary("power", "none")
 

@@ -27,7 +27,7 @@ from anygpu.program.primitives import Argsort, Concatenate, Contract, Flip, Gath
 
 Mode = Literal["full", "same", "valid"]
 
-#: Where a longer vector stands out, each place is not computed by itself: that takes the square of its length.
+#: Longer overlaps at the ends are not computed place by place, which takes the square of their length.
 _LONG_EDGE = 1024
 
 

@@ -414,7 +414,7 @@ def _plain_quantile(ordered: Value, line: Value, q: HostArray, method: str, *, s
     return result
 
 
-#: Of what is left of each line without NaN NumPy takes quantiles line by line, in other types.
+#: NumPy takes quantiles without NaN line by line, in other dtypes.
 _PRODUCT_APART = BitwiseBinary("multiply", "none")
 
 

@@ -97,7 +97,7 @@ CaptureKind = Literal[
     "unknown",
 ]
 
-#: Where a call begins: its arguments, its keywords, the function.
+#: The roots of a call: its arguments, its keywords, the function.
 ARGUMENTS, KEYWORDS, FUNCTION = range(3)
 
 
@@ -112,10 +112,10 @@ class Capture(NamedTuple):
     parent: int
     read: Callable[[Any, Any], Any]
     key: Any
-    #: What must be true of it.
+    #: The guard: `test(value, expected)` must be true.
     test: Callable[[Any, Any], bool]
     expected: Any
-    #: What the user calls it.
+    #: The user's name for it.
     name: str
 
 
@@ -131,7 +131,7 @@ _PARTS: dict[type, tuple[CaptureKind, tuple[str, ...]]] = {
     classmethod: ("member", ("func",)),
     functools.cached_property: ("member", ("func attribute",)),
 }
-#: What the user calls such a part, beside the name of the whole.
+#: The user's name for such a part, after the name of the whole.
 _PART_NAMES = {"self": "self", "args": "{}.args", "keywords": "{}.keywords"}
 
 
@@ -185,16 +185,16 @@ class CaptureSearch:
         self.any_name = False
         #: Whether some code sets attributes: of classes too, for all that is known.
         self.sets_attributes = False
-        #: Names that some code asks for, and goes on without them.
+        #: Names that some code asks for and can do without.
         self._asked: set[str] = set()
         self._writes_text = self._asks_class = False
-        #: Whether a class method was found, which gets the class of an object without naming it.
+        #: Whether there is a class method, which reaches the class of an object without naming it.
         self._has_class_methods = False
-        #: Whether what is added now is a part of something that is never copied: then numbers are constants.
+        #: Whether parts of an object that is never copied are being added: numbers are constants then.
         self._is_kept = False
         #: Why functions are unknown.
         self.unfollowed: dict[int, str] = {}
-        #: Where the members of classes are, by the class and the name.
+        #: Positions of class members, by the class and the name.
         self.members: dict[tuple[int, str], int] = {}
         self.mro: dict[int, list[int]] = {}
         self._known: dict[int, int] = {}
@@ -211,7 +211,7 @@ class CaptureSearch:
             self._add(ARGUMENTS, "item", number, each, f"its argument number {number + 1}", 1)
         for name, each in keywords.items():
             self._add(KEYWORDS, "item", name, each, f"its argument {name}", 1)
-        #: Where the function itself is among the captures.
+        #: The position of the function itself.
         self.function = self._add(-1, "root", FUNCTION, function, _called(function), 0)
         self._look_at_attributes()
         self._look_at_settings()
@@ -344,7 +344,7 @@ class CaptureSearch:
             if step in ("type", "mro"):
                 self._only_types.add(position)
         elif issubclass(kind, enum.Enum) or (issubclass(kind, BaseException) and kind.__flags__ & _HEAP_TYPE):
-            # Such an object is never copied: what it is known by is that it is itself. Others cannot be referred to.
+            # Such an object is never copied: its guard is its identity. Other errors have no weak references.
             position = new("identity", is_ref, weak(value))
             self._known[id(value)] = position
             self._add(position, "type", None, kind, kind.__name__, depth + 1)
@@ -497,7 +497,7 @@ class CaptureSearch:
             for name in self.names & _OF_ITSELF:
                 self._look_at(position, "slot", name, getattr(thing, name), depth)
         if isinstance(thing, enum.EnumMeta):
-            # Code that has the class may find any member, whether it names it or not.
+            # Code with access to the class may reach any member without naming it.
             for name, each in cast(Any, thing)._member_map_.items():
                 if every or any(self._is_named(attribute) for attribute in vars(each)):
                     self._look_at(position, "member", name, each, depth)
@@ -596,18 +596,18 @@ _HASH_OF_MEMBER = enum.Enum.__hash__
 
 CONTAINERS: tuple[type[Any], ...] = (list, tuple, dict, OrderedDict, defaultdict)
 
-#: Special members of a class that do not run, or only where something is pickled or inspected.
+#: Special members that do not run, or only for pickling and inspection.
 _BESIDES = frozenset(
     """
     __dict__ __weakref__ __doc__ __module__ __slots__ __annotations__ __annotate__ __annotate_func__ __reduce__
     __reduce_ex__ __getstate__ __setstate__ __getnewargs__ __getnewargs_ex__ __sizeof__ __dir__
 """.split()  # noqa: SIM905
 )
-#: Those that run where something is written as text.
+#: Special members that run where an object is written as text.
 _WRITTEN_BY = frozenset(("__repr__", "__str__", "__format__"))
-#: What functions and classes say of themselves, and may be set.
+#: Attributes of functions and classes that describe them, and that may be set.
 _OF_ITSELF = frozenset(("__name__", "__qualname__", "__doc__"))
-#: By what names code asks for attributes of an enumeration's members.
+#: The public names of private attributes of enumeration members.
 _PUBLIC = {"_value_": "value", "_name_": "name"}
 
 #: Methods that run when an object is made.
@@ -619,7 +619,7 @@ _PLAIN_METACLASSES: tuple[type[Any], ...] = (type, type(Iterable))
 
 
 _HEAP_TYPE = 1 << 9
-#: What reads a field of a named tuple.
+#: The descriptor of a named tuple's field.
 _FIELD = type(vars(namedtuple("_Pair", "one"))["one"])
 
 

@@ -64,7 +64,7 @@ APPROVED_BUILTINS = frozenset(
     name for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, BaseException)
 )
 
-#: NumPy's own ufuncs that have no name in `numpy`.
+#: NumPy's module with ufuncs that have no name in `numpy`.
 _umath = np._core.umath  # type: ignore[attr-defined]
 
 #: Functions of NumPy's that keep something, change something or touch files.
@@ -79,7 +79,7 @@ _NUMPY_REFUSED = frozenset(
 )
 _REFUSED_FUNCTIONS = frozenset(id(getattr(np, name)) for name in _NUMPY_REFUSED if hasattr(np, name))
 
-#: Functions of approved modules that keep what they were called with, or change what others see.
+#: Functions of approved modules that keep their arguments, or change global state.
 _KEEPING = frozenset(
     id(each)
     for each in (
@@ -145,7 +145,7 @@ def is_approved_function(value: Any) -> bool:
         return bool(value.__objclass__.__module__ == "builtins")
     if isinstance(value, types.FunctionType) or kind.__name__ == "_ArrayFunctionDispatcher":
         module = value.__module__ or ""
-        # What a module's function returns may keep what it was made for, as the functions of `singledispatch` do.
+        # A function made by another one may keep its arguments in cells, as those of `singledispatch` do.
         is_known = module in APPROVED_MODULES and all(map(_is_fixed, getattr(value, "__closure__", None) or ()))
         if module == "anygpu.api":  # most others say what has happened so far
             return value.__name__ in ("offload", "run")
@@ -188,10 +188,10 @@ _ATTRIBUTE = frozenset(
 )
 
 
-#: What writes objects as text, by their `__str__`, `__repr__` or `__format__`: instructions, and names.
+#: Instructions and names that write objects as text, by `__str__`, `__repr__` or `__format__`.
 _WRITES = frozenset(("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"))
 _WRITING = frozenset(("str", "repr", "ascii", "format", "format_map", "bytes", "__str__", "__repr__", "__format__"))
-#: Formats that write a number as the locale does, which may be changed at any time.
+#: Formats that write a number as the current locale does; the locale may change at any time.
 _OF_LOCALE = re.compile(r"(^|:)(.?[<>=^])?[-+ ]?#?[0-9{}]*(\.[0-9{}]+)?n(}|$)")
 
 
@@ -207,9 +207,9 @@ class _Facts(NamedTuple):
     #: Whether it may write objects as text, and numbers as the locale does.
     writes_text: bool
     uses_locale: bool
-    #: Whether it goes on where a name or an attribute is missing.
+    #: Whether it continues where a name or an attribute is missing.
     asks: bool
-    #: Whether it asks of which class a thing is.
+    #: Whether it tests the class of an object.
     asks_class: bool
 
 
@@ -243,7 +243,7 @@ def _facts(code: types.CodeType) -> _Facts:
                 has_format = instruction.opname == "FORMAT_WITH_SPEC" or "format" in instruction.argrepr
                 uses_locale |= has_format and isinstance(last, str) and last.endswith("n")
             elif instruction.opname in _ATTRIBUTE:
-                # `super()` has loaded the class in which the code stands.
+                # `super()` has loaded the class that contains the code.
                 own_class -= instruction.opname.startswith("LOAD_SUPER")
                 attributes.add(instruction.argval)
                 sets_attributes |= instruction.opname in ("STORE_ATTR", "DELETE_ATTR")

@@ -54,9 +54,9 @@ class Copies:
         self._cells: dict[int, types.CellType] = {}
         self._made_classes: list[type[Any]] = []
         self._builtins = _Builtins(search, refuse, self._taken).names
-        #: The first thing that each leads to and that is not the same among the copies; -1 if there is none.
+        #: For each position, the first one it leads to that the copies do not share; -1 if there is none.
         self._open_parts: dict[int, int] = {}
-        #: What changes in a copy is kept from the user, so it must be noticed: its name, the copy, and what it was.
+        #: Changes in a copy never reach the user, so they must be noticed: its name, the copy, and its old content.
         self._before: list[tuple[str, Any, Any]] = []
         self._cells_before: list[tuple[types.CellType, Any]] = []
 
@@ -277,7 +277,7 @@ class Copies:
         self._made[position] = copied
         if hasattr(thing, "__dict__"):
             for name in list(vars(thing)):
-                # What no code names is only carried along.
+                # Attributes that no code names are only carried along.
                 vars(copied)[name] = Unfollowed(f"it uses {name}, which its code does not name", self._refuse)
             for name, child in self._children(position, "attribute"):
                 vars(copied)[name] = self.of(child)
@@ -473,7 +473,7 @@ class _Builtins:
     def __init__(self, search: CaptureSearch, refuse: Refuse, taken: Callable[[Any], Any]) -> None:
         self._search = search
         self._refuse = refuse
-        #: What traced code gets in place of a module.
+        #: The stand-ins that traced code gets for modules.
         self._taken = taken
         names: dict[str, Any] = {name: each for name, each in vars(builtins).items() if name in APPROVED_BUILTINS}
         for name in vars(builtins):

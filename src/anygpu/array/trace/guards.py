@@ -154,7 +154,7 @@ def same_container(value: Any, expected: Any) -> bool:
     kind, length, keys = expected
     if type(value) is not kind or len(value) != length:
         return False
-    # Texts are mostly the same objects, which takes a tenth of the time.
+    # Strings are mostly the same objects, and comparing identities takes a tenth of the time.
     return not keys or all(map(operator.is_, value, keys)) or all(map(_same_key, value, keys))
 
 
@@ -262,7 +262,7 @@ STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "print options": lambda function, options: options(),
 }
 
-#: What taking a step raises when the thing is not there any more.
+#: Errors of a step whose target does not exist any more.
 GONE = (KeyError, IndexError, AttributeError, ValueError, TypeError)
 
 
@@ -296,7 +296,7 @@ _EXPRESSIONS = {
     STEPS["print options"]: "{k}()",
 }
 
-#: Tests as the conditions under which they fail, of a value {v} and of what is expected, {e}; others are called.
+#: For each test, the condition under which it fails for a value {v} and an expectation {e}; other tests are called.
 _FAILURES: dict[Callable[[Any, Any], bool], str] = {
     is_of: "type({v}) is not {e}",
     is_of_ref: "type({v}) is not {e}()",

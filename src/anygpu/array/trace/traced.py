@@ -28,7 +28,7 @@ from anygpu.program.transforms import in_single_precision
 
 Precision = Literal["float32"]
 
-#: Why a call runs on NumPy whose arguments `Traced.lies_otherwise`.
+#: The reason for a call on NumPy if `Traced.lies_otherwise`.
 LIES_OTHERWISE = "its last bits follow from how its arguments lie in memory, which native code knows for C's order."
 
 
@@ -41,7 +41,7 @@ class NotTraceable(NamedTuple):
     line: str | None = None
     #: Whether a later trace, with more time, may succeed.
     for_now: bool = False
-    #: What the function itself raised while it was traced.
+    #: The error that the function itself raised while it was traced.
     error: Exception | None = None
 
 
@@ -59,7 +59,7 @@ class ReturnedLeaf(NamedTuple):
     own: bool = False
     #: The axes of a result in the order of memory, where that is not C's.
     order: tuple[int, ...] = ()
-    #: The leaf before it that is the same object, for a view that is returned more than once.
+    #: For a view that is returned more than once, the earlier leaf that is the same object.
     twin: int | None = None
 
 
@@ -82,7 +82,7 @@ class TraceResult(NamedTuple):
     texts: list[str]
     fixed: list[Any]
     digests: list[bytes]
-    #: How the return value is nested, and its leaves; where arrays were there is `None`.
+    #: The nesting of the return value, and its leaves, with `None` in place of arrays.
     structure: Structure
     returned: list[Any]
     leaves: list[ReturnedLeaf | None]
@@ -133,15 +133,15 @@ class Traced:
         "warns_of_slices",
     )
 
-    #: What is computed.
+    #: The computation.
     program: Program
     #: Which of float and int are constants of the program: another value needs another program.
     by_value: frozenset[type]
-    #: Whether every bit of its results is NumPy's.
+    #: Whether every bit of its results has to be NumPy's.
     is_exact: bool
-    #: Whether matrices of complex numbers are multiplied, of whose infinities BLAS decides which are NaN.
+    #: Whether it multiplies complex matrices, where BLAS decides which infinities become NaN.
     has_complex_products: bool
-    #: Where the numbers among the arguments, and what Python computes from them, are in the program's inputs.
+    #: The inputs that are numbers: arguments, and values that Python computes from them.
     numbers: slice
     #: Lines on which the user has turned NumPy's warnings off.
     quiet_lines: frozenset[tuple[str, int]]
@@ -401,7 +401,7 @@ _Step = tuple[int, Callable[[Any, Any], Any], Any, Callable[[Any, Any], bool], A
 
 #: Captures that may be others at any call: data, and functions of Python under a name that can be bound again.
 _WATCHED = frozenset(("value", "container", "object", "function", "method", "partial"))
-#: What is only another one where somebody replaces parts of a function.
+#: Steps whose values change only if code replaces parts of a function.
 _OF_CODE = (STEPS["default"], STEPS["keyword default"], STEPS["defaults"], STEPS["globals"])
 
 

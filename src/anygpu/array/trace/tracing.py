@@ -71,7 +71,7 @@ def family(kind: type[Any]) -> type[Any]:
     return float if issubclass(kind, float | np.floating) else int
 
 
-#: Numbers beyond this are constants of the program: so many are data that should be an array.
+#: More numbers are constants of the program: they are data that should be an array.
 MAX_SCALAR_INPUTS = 32
 
 
@@ -117,7 +117,7 @@ def attempt_to_trace(search: CaptureSearch, attempt: TraceAttempt, views: bool) 
             return Failure(NotTraceable(tracer.reason), tracer.asked_of_known)
         # It may be because of what stands there instead; when nothing does, it is the function's own.
         error.__traceback__ = None if _is_ours(error) else error.__traceback__
-        # What the function makes of an error of ours has our words.
+        # Hide exceptions derived from ours: their text names anygpu types.
         own = None if error.__traceback__ is None or tracer.raised is not None else error
         return Failure(NotTraceable(f"it raises {_shown(error)}", error=own), True)
     if isinstance(second, NotTraceable):
@@ -302,12 +302,12 @@ def _drawn(
     only_heard = next(filter(None, map(_only_numpy_warns, in_order([*tracer.shown, *wanted]))), None)
     if only_heard is not None:
         return NotTraceable(only_heard)
-    # What is not used has to be computed where NumPy may warn of it: results that are not returned. The reference of a
-    # user's kernel is asked for types and shapes with arrays that are no input, and computes nothing.
+    # Unused results must be computed if NumPy may warn about them. The reference of a user's kernel is traced for types
+    # and shapes with arrays that are no inputs, and computes nothing.
     for value in unused(tracer.shown, wanted, partial(_may_warn, tracer)):
         if all(isinstance(each.buffer, _INPUTS) for each in leaves_of([value])):
             result(value)
-    # Engines compute no element that is cut away, and NumPy warns of those too.
+    # NumPy also warns about elements that are cut away, which engines do not compute.
     shown = {id(value) for value in tracer.shown}
     for value in used_in_part(wanted, lambda value: id(value) in shown and _may_warn(tracer, value)):
         result(value)
@@ -332,7 +332,7 @@ def _drawn(
     )
 
 
-#: What the values of a program come from.
+#: The sources of a program's values.
 _INPUTS = ArrayInput | ScalarInput | CapturedConstant
 
 
@@ -359,7 +359,7 @@ def _only_numpy_warns(value: Value) -> str | None:
 
 
 _ORDERS = frozenset(("less", "less_equal", "greater", "greater_equal"))
-#: Of which NumPy warns for integers.
+#: Functions whose integer divisions by zero NumPy warns about.
 _QUOTIENTS = frozenset(("floor_divide", "remainder", "fmod"))
 
 

@@ -282,7 +282,7 @@ class CpuEngine(HostArrays):
 
     def __init__(self) -> None:
         self._executables: ProgramCache[CpuExecutable] = ProgramCache()
-        #: What the last program of each thread has noted.
+        #: The bits that the last program of each thread has noted.
         self._last = threading.local()
 
     def discover(self) -> list[Device | Unavailable]:

@@ -17,9 +17,9 @@ from anygpu.errors import CannotCompile
 from anygpu.program.exactness import Rounding
 from anygpu.program.functions import FUNCTIONS
 
-#: Where the fields of a ufunc are, behind the header of an object.
+#: The offsets of a ufunc's fields, after the header of the object.
 _NARGS, _FUNCTIONS, _DATA, _NTYPES, _TYPES = 8, 16, 24, 32, 48
-#: More numbers than any vector has lanes, and no multiple of them.
+#: More numbers than any vector has lanes, and not a multiple of that.
 _COUNT = 83
 _LOOP = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
 

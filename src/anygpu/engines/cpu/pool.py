@@ -223,7 +223,7 @@ class NestPool:
         """Forget the threads in a forked child, which has none of them."""
         self._started = 0
         state = self._state
-        # Parts of a run that nothing has taken yet are of a thread that is not here either.
+        # Parts of a run that are not taken yet belong to a thread that the child does not have.
         state.ticket = state.ready = state.workers = state.busy = state.sleepers = state.waiting = 0
 
 

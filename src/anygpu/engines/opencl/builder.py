@@ -47,7 +47,7 @@ def _of_table(functions: Iterable[str]) -> str:
     return " ".join(FUNCTIONS[fn].opencl for fn in functions if FUNCTIONS[fn].opencl)
 
 
-#: Built-in functions by what they take, which is how they are declared; "float, 2" takes two numbers of a float type.
+#: Built-in functions by their parameters, for their declarations; "float, 2" is two numbers of a float type.
 _FAMILIES = {
     "work item": (
         "get_global_id get_global_offset get_global_size get_group_id get_local_id get_local_size get_num_groups"
@@ -460,7 +460,7 @@ _CLANG = re.compile(
     r"(?:fatal )?error: (?P<path2>[^\n:]*):(?P<line2>\d+):(?P<column2>\d+): )(?P<words>[^\n]*)$",
     re.MULTILINE,
 )
-#: No message needs to be longer for a person.
+#: The longest message that is passed on, in characters.
 _MOST_WORDS = 4000
 
 

@@ -34,7 +34,7 @@ _ELEMENTS: dict[str, DType] = {
 }
 _SCALARS = ("int", "uint", "long", "ulong", "float", "double", "half")
 _TYPE = re.compile(r"([\w ]+?)(2|3|4|8|16)?(\*?)")
-#: Bytes that an array's first element is surely aligned to.
+#: The guaranteed alignment of an array's first element, in bytes.
 _ALIGNED = 16
 
 
@@ -80,7 +80,7 @@ def _argument(compiled: Any, number: int, title: str) -> Argument:
     elif element not in _ELEMENTS:
         why = f"is {type}. Kernels take arrays of numbers, or vectors of 2, 4 or 8 of them: {', '.join(_ELEMENTS)}."
     elif parts == 3 or parts * ITEMSIZE[_ELEMENTS[element]] > _ALIGNED:
-        # Those of three are as far apart as those of four.
+        # Vectors of three have the stride of vectors of four.
         why = f"is {type}, which is laid out or aligned in another way. Use {element}* and vload{parts}(i, {name})."
     else:
         reads = space == spaces.CONSTANT or bool(qualifier & cl.kernel_arg_type_qualifier.CONST)

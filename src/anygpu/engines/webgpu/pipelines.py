@@ -222,7 +222,7 @@ class Pipelines:
 #: naga draws the place under its message: "┌─ wgsl:3:11".
 _NAGA_PLACE = re.compile(r"┌─ [^\n]*?:(\d+):(\d+)")
 _NAGA_HEAD = re.compile(r"^Shader (?:'[^\n]*?' )?(?:parsing|validation) error: ", re.MULTILINE)
-#: No message needs to be longer for a person.
+#: The longest message that is passed on, in characters.
 _MOST_WORDS = 4000
 
 

@@ -147,7 +147,7 @@ class Kernel:
         #: The device that would run it, or why there is none.
         self._device, self._refusal = device_for(language)
         self._told = False
-        #: Without a device for OpenCL C nothing is known of the kernel but its reference.
+        #: Without a device for OpenCL C, only the kernel's reference is known.
         self._is_read = language == "wgsl" or self._device is not None
         self._reflected = self._read(language, title, entry, constants or {}, float(timeout))
         if self._is_read:

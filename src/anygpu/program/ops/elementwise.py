@@ -66,8 +66,8 @@ class Elementwise(Primitive, frozen=True):
         return self, on_lines(inputs)
 
 
-#: Whose last bits a function has: those of an engine's own function, of NumPy's own loop for the type, or of none that
-#: can be called, because NumPy computes the whole expression that it is a part of in another way.
+#: The source of a function's last bits: the engine's own function, NumPy's loop for the dtype, or none that can be
+#: called, because NumPy computes the surrounding expression in another way.
 LastBits = Literal["engine", "numpy", "none"]
 
 

@@ -62,7 +62,7 @@ _JSON: _Headers = [(b"content-type", b"application/json")]
 _TEXT: _Headers = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
 _BINARY = (b"content-type", b"application/octet-stream")
 _CLOSE = (b"connection", b"close")
-#: Headers of which one value counts.
+#: Headers with a single value.
 _SINGLE = frozenset((b"content-length", b"inference-header-content-length", b"authorization", b"x-request-timeout"))
 
 

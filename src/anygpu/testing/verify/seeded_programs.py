@@ -25,7 +25,7 @@ from anygpu.testing.cases import REFERENCE_DTYPES, tame
 
 _MOST_NODES = 24
 _MOST_ELEMENTS = 512
-#: Nothing that is computed may be larger: beyond, integers wrap and errors of floats grow.
+#: The largest value: beyond it, integers wrap and float errors grow.
 _LARGEST = 1000
 _LENGTHS = (1, 2, 3, 5, 7, 13)
 #: Floats more often than the others, as in programs of users.
@@ -75,7 +75,7 @@ class _Writer:
                 self.rng.choice(_NODES)(self)
             except (_Impossible, InvalidProgram, ValueError, IndexError):
                 continue
-        # What nothing else uses, so that little is dead.
+        # Unused values, so that little code is dead.
         ends = [position for position in range(len(self.values)) if position not in self.used]
         program = without_dead_code(self.recorder.program(ends[-3:]))
         return Seeded(program, tuple(self.values[: self.count]))
@@ -216,7 +216,7 @@ def _indexed(w: _Writer) -> None:
         w.add(p.Scatter(fn, axis), x, w.constant(chosen), updates)  # type: ignore[arg-type]
 
 
-#: Kinds that users' programs have most are there several times.
+#: The most common kinds in users' programs are listed several times.
 _NODES = (
     *(_unary,) * 6, *(_binary,) * 8, _select, _cast, _cast, *(_along,) * 4, *(_moved,) * 6, _concatenate, _contract,
     _contract, _indexed, _indexed,

@@ -48,7 +48,7 @@ def special_programs() -> Iterator[SpecialProgram]:
             yield from _programs(f"reductions of {dtype}", _reductions(dtype), np.stack([x, y], axis=1))
         if KIND[dtype] in ("signed", "unsigned", "float"):
             recorded = record(_floats_simplified if KIND[dtype] == "float" else _whole_simplified, x, y)
-            # The text of a program in a finding names no line of ours.
+            # A finding shows the program's text, which must not name lines of anygpu.
             yield SpecialProgram(f"expressions of {dtype}", Program(recorded.nodes, recorded.outputs), (x, y))
 
 

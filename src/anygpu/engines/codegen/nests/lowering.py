@@ -158,12 +158,12 @@ class NestLowering(Lowering):
         all.
         """
         super().__init__(program, stored, rule_of, taken=taken)
-        #: Nodes that are looked at, because NumPy may warn of them.
+        #: Nodes that are checked, because NumPy may warn about them.
         self._noted = noted
         self._written = written
-        #: What can be read: this is added to as passes are finished.
+        #: Stored values that can be read; finished passes add theirs.
         self.stored: dict[int, Stored] = dict(stored)
-        #: Where values go that are not in scratch.
+        #: The buffers of values that are not in scratch.
         self.buffers: Mapping[int, Stored] = stored
         #: The order in which nodes can be computed.
         self._ranks = ranks
@@ -173,15 +173,15 @@ class NestLowering(Lowering):
         self.local: dict[int, Local] = {}
         #: For each loop variable the values before which a padding or concatenation decides differently.
         self.cuts: dict[str, set[int]] = {}
-        #: Matrices that are there with their axes turned, too.
+        #: Matrices that are also stored with their axes swapped.
         self.turned: Mapping[int, Stored] = {}
-        #: Where short rows are done together: what is the same in all of them.
+        #: If short rows are done together, the values that all of them share.
         self.spread: Spread | None = None
         #: The most values that may be computed, where there is a limit, and how often each node was.
         self.most = 0
         self._times: dict[int, int] = {}
         self._computed = 0
-        #: Whether nobody prints this, and it only has to find out where loops are cut, and all that is read.
+        #: Whether this is never printed, and only finds out where loops are cut and which values are read.
         self.only_for_cuts = False
         #: Stored values that were read, and where.
         self.reads: list[tuple[int, Positions]] = []

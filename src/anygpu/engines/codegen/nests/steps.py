@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 # -- the size of the code that a program may become
 
 
-#: Values that may be looked at and written for a program: so many for each node, and in any case so many. A thousand
-#: take 0.05 s. Programs that people wrote have 2 to 120 for a node.
+#: Code-size limit: generated values per node, and a floor for small programs. A thousand values take 0.05 s. Programs
+#: written by hand have 2 to 120 per node.
 VALUES_OF_NODE = 500
 FEWEST_VALUES = 100_000
 #: Lines of a module: LLVM takes a second for 20,000 of them.
@@ -160,12 +160,10 @@ class NestProgram(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...] = ()
 
 
-# -- values that a nest looks at because NumPy may warn of them and no result shows it
+# -- values that a nest checks because NumPy may warn about them and no result shows it, such as a masked NaN
 #
-# A NaN that is masked, for example.
-#
-# A NaN or an infinity that becomes one in a result is seen there. Others are noted where they get lost: before a
-# choice, a comparison, a division by them. Whole numbers are noted where NumPy warns that one does not fit: casts of
+# A NaN or an infinity that is carried into a result is seen there. Others are noted where they get lost: before a
+# choice, a comparison, or a division by them. Integers are noted where NumPy warns that one does not fit: casts of
 # floats, and sums and products of NumPy's scalars, which have no axes.
 
 
@@ -174,7 +172,7 @@ _ALL_ARE_THERE = (Reshape, Broadcast, Permute, Flip, Concatenate)
 _WRAP: frozenset[BinaryFunction] = frozenset(("add", "subtract", "multiply"))
 _QUOTIENTS: frozenset[BinaryFunction] = frozenset(("floor_divide", "remainder", "fmod"))
 _INTEGERS = ("signed", "unsigned")
-#: Near the largest numbers of 64 bits a float is less exact than this.
+#: A margin for results near the limits of 64-bit integers, where floats are not exact.
 _NEARLY = 1.0 - 2.0**-50
 
 
@@ -186,7 +184,7 @@ def noted_nodes(program: Program, ranks: Sequence[int] = ()) -> frozenset[int]:
     count = len(program.nodes)
     order = sorted(range(count), key=ranks.__getitem__) if ranks else list(range(count))
     outputs = set(program.outputs)
-    #: Whether a NaN, or an infinity, surely reaches a result or a node that is looked at.
+    #: Whether a NaN, or an infinity, surely reaches a result or a checked node.
     nan_is_seen, infinity_is_seen = ([node in outputs for node in range(count)] for _ in range(2))
     found = set()
     for node in reversed(order):
@@ -236,7 +234,7 @@ def _carries(op: Primitive, operand: int) -> bool:
     return isinstance(op, (*_ALL_ARE_THERE, Contract))
 
 
-#: Functions that give no finite number of a complex one of which a part is NaN or infinite. Others may: the hyperbolic
+#: Functions that never turn a complex number with a NaN or infinite part into a finite one. Others may: the hyperbolic
 #: tangent of an infinity is 1, whatever the imaginary part is.
 _OF_PARTS = frozenset(("add", "subtract", "multiply", "divide", "negative", "conj", "abs", "sqrt", "rint"))
 
@@ -272,7 +270,7 @@ def beyond(value: Expr, dtype: DType) -> Expr:
     counts.
     """
     bits = 64 if dtype == "int64" else 65 if dtype == "uint64" else 32
-    # What NumPy makes of larger numbers as uint32 depends on how they lie in memory.
+    # NumPy's results for larger numbers as uint32 depend on the memory layout.
     middle, half = (2.0**30, 3 * 2.0**30) if dtype == "uint32" else (0.0, 2.0 ** (bits - 1))
     distance = Apply("subtract", (value, Literal(middle, value.type)), value.type) if middle else value
     fits = Apply("less", (Apply("abs", (distance,), value.type), Literal(half, value.type)), "bool")
@@ -308,16 +306,16 @@ def wraps(fn: str, one: Expr, other: Expr, dtype: DType) -> Expr:
 WEIGHTS = {fn: row.instructions for fn, row in FUNCTIONS.items()}
 #: Exponents of powers that are a root and a product or two.
 _ROOTS = (-1.0, -0.5, 0.5, 1.5, 4.0)
-#: What weighs as much is a call of a function.
+#: A function of this weight or more is called, not inlined.
 _CALL = 10.0
-#: What calling a loop of NumPy's takes beside the function itself.
+#: The weight of a call of a NumPy loop, beside the function itself.
 _CALLED_LOOP = 20.0
-#: Vectors that a loop of NumPy's is called for at once.
+#: Vectors in one call of a NumPy loop.
 _CALLED_VECTORS = 4
 
 #: Operations of a part, so that starting it on another thread (about a microsecond) is lost among them: 30 µs or so.
 PART = 100_000.0
-#: What reading and writing a vector takes on average, when data is larger than caches.
+#: The average weight of reading and writing a vector, when data is larger than caches.
 _MEMORY = 4.0
 #: More parts than any machine has threads, several times over, so that they end together.
 MOST_PARTS = 256
@@ -332,7 +330,7 @@ class LoopEstimate(msgspec.Struct, frozen=True):
     width: int = 8
     #: Values that are needed again at once, at most.
     live: int = 0
-    #: Whether loops of NumPy's are called for it.
+    #: Whether it calls loops of NumPy.
     calls_numpy: bool = False
 
     @property

@@ -353,7 +353,7 @@ class _Body:
         if isinstance(value, c.Struct) and not value.type:
             value = c.Struct(type, value.fields)
         made = self.value(value, scope)
-        # Truth values stay what they are until somebody calculates with them.
+        # Truth values keep their type until they are used in arithmetic.
         return converted(self.w, made, type) if isinstance(made, CValue) and made.c != "bool" else made
 
     def set(self, statement: c.Set, scope: dict[str, Operand]) -> None:
