@@ -52,7 +52,8 @@ from anygpu.program.primitives import (
 )
 
 #: How a device rounds. free: it may fuse a product with a sum, and flush subnormal numbers. real: it rounds real
-#: numbers as NumPy does, and can call NumPy's loops. complex: it also has NumPy's products and magnitudes of complex numbers.
+#: numbers as NumPy does, and can call NumPy's loops. complex: it also has NumPy's products and magnitudes of complex
+#: numbers.
 Rounding = Literal["free", "real", "complex"]
 
 #: Functions of real numbers whose last bit differs between libraries.
