@@ -272,7 +272,7 @@ class _Different(NamedTuple):
         return cls(one, other, relative)
 
     def adds_to(self, rows: Rows) -> bool:
-        """Have the rows looked at that differ by more than the sampled ones; `False` if these are more than
+        """Have the rows analysed that differ by more than the sampled ones; return False if these are more than
         `_MOST_APART` of all.
         """
         place = rows.place(self.one.shape)
@@ -341,10 +341,10 @@ def _equal(one: Any, other: Any) -> Any:
 
 
 def _is_within(one: Any, other: Any, relative: Any, usual: float) -> bool:
-    """Return whether a leaf surely agrees, without an analysis.
+    """Return whether a leaf agrees, without an analysis; False means that an analysis has to decide.
 
-    `relative` is a difference that the analysis would allow in any case, -1 where even signs of zeros must be kept;
-    `usual` is what it has allowed before. `False` means that an analysis has to decide.
+    `relative` is a difference that the analysis would allow in any case, -1 if even signs of zeros must agree; `usual`
+    is what it has allowed before.
     """
     if not _has_values(one):
         return _same(one, other)

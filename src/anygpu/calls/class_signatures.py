@@ -1,7 +1,7 @@
 """The parts of a call's key for objects of classes other than Python's and NumPy's own.
 
-It is loaded by `signature` when the first such object is met. A class is looked at once: `way_for` makes the function
-that describes its objects.
+`signature` loads it for the first such object. Each class is examined once: `way_for` makes the function that describes
+its objects.
 """
 
 from __future__ import annotations

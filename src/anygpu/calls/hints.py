@@ -1,7 +1,7 @@
-"""Functions of which earlier processes know whether native code pays: lists that the first call can read.
+"""Lists of the functions for which earlier processes found out whether native code pays, for the first call to read.
 
-The history itself is too much to load before it is known to be of use. A mark that is missing, or there in vain, costs
-some milliseconds and nothing else.
+The history itself is too large to load before it is known to be of use. A missing or outdated mark costs some
+milliseconds and nothing else.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def code_of(function: Callable[..., Any]) -> CodeType | None:
 
 
 def mark_of_code(code: CodeType, key: Iterable[Hashable] = ()) -> bytes:
-    """Return the mark of a function with this code, or of its calls with such a key.
+    """Return the mark of a function with this code, or of its calls with this key.
 
-    Of the parts of `key` only shapes, names and the names of types count: numbers in it, such as tokens of classes, are
-    different in every process.
+    Of `key`, only shapes, names and names of types count: its numbers, such as tokens of classes, differ in every
+    process.
     """
     from anygpu.base.own_files import blake2b  # late, as all that few processes need
 

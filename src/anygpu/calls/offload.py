@@ -345,7 +345,7 @@ for _name in ("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__cl
 
 
 def _found(module: str | None, name: str) -> Any:
-    """Return the object that a qualified name leads to in a module; `None` if there is none."""
+    """Return the object with this qualified name in a module; `None` if there is none."""
     found: Any = sys.modules.get(module or "")
     for part in name.split("."):
         found = getattr(found, part, None)

@@ -193,7 +193,7 @@ class Candidates:
         return not begun
 
     def end_calibrating(self) -> None:
-        """Note that calibrations have been looked at."""
+        """Note that calibrations have been read."""
         self.calibrating, self.calibrated = False, True
 
     def adopt(self, predictions: dict[str, Prediction], refused: Sequence[Refused] = ()) -> None:

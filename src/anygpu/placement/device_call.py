@@ -371,7 +371,7 @@ def _judge_returned(
 
 
 def hear_numpy(call: Call) -> None:
-    """Run the call on NumPy as well, so that it warns or raises; the result of the requested device is kept."""
+    """Run the call on NumPy as well, so that it warns or raises; the device's result is still the one returned."""
     call.is_heard = True
     value = call.site.host.run_on_host(call.function, call.arguments, call.keywords)
     call.site.trust.hear()

@@ -163,7 +163,7 @@ def _is_number(value: Any) -> bool:
 
 
 class TooMuch(Exception):
-    """The function depends on more than `MAX_CAPTURES` things: checking them before every call would take too long."""
+    """Raised for a function with more than `MAX_CAPTURES` dependencies, whose check would take each call too long."""
 
 
 class CaptureSearch:
@@ -231,9 +231,9 @@ class CaptureSearch:
     # -- the walk
 
     def _look_at_attributes(self) -> None:
-        """Follow the attributes that the code names, until no more names, things or code are found.
+        """Follow the attributes that code names, until no more names, objects or functions are found.
 
-        Following an attribute may find another function, whose code names more attributes of things that were met
+        Following an attribute may find another function, whose code names more attributes of objects that were met
         before.
         """
         done = None
@@ -681,7 +681,7 @@ def hides_its_class(kind: type[Any]) -> bool:
 
 
 def is_ours(kind: type[Any]) -> bool:
-    """Return whether it is a class of anygpu's that only holds arrays, such as quantised weights."""
+    """Return whether a class is one of anygpu's that only holds arrays, such as quantised weights."""
     return kind.__module__.startswith("anygpu.") and hasattr(kind, "__dataclass_fields__")
 
 
@@ -712,14 +712,14 @@ _NOT_FOLLOWED = frozenset(
 
 
 def is_array(value: Any) -> bool:
-    """Return whether it can be an input of a program."""
+    """Return whether an object can be an array input of a program."""
     if type(value) is np.ndarray or type(value) is np.memmap:
         return value.dtype.isnative and value.dtype.name in DTYPES
     return isinstance(value, Array)
 
 
 def _is_offloaded(thing: Any) -> bool:
-    """Return whether it is an offloaded function; while a function is traced, it is the plain function behind it."""
+    """Return whether an object is a decorated function, which traced code sees as the plain function."""
     kind = type(thing)
     is_ours = kind.__module__.startswith("anygpu.") and hasattr(kind, "function")
     return is_ours and "__wrapped__" in getattr(thing, "__dict__", ())

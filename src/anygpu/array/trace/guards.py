@@ -1,7 +1,7 @@
-"""Guards: conditions on the things that a traced function depends on, the steps that lead to them, and their reader.
+"""Guards: conditions on the objects that a traced function depends on, the steps that lead to them, and their reader.
 
-A guard is a function of the value that was read and of what was expected of it. `STEPS` are the ways from one thing to
-another. `compiled_reader` writes both out as one Python function for the captures of a program.
+A guard compares the value that was read with the expected one. `STEPS` are the ways from one object to another.
+`compiled_reader` writes both as one Python function for the captures of a program.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def same_object(value: Any, expected: Any) -> bool:
 
 
 def lacks(thing: Any, name: Any) -> bool:
-    """Return whether a thing has no attribute of this name."""
+    """Return whether an object has no attribute of this name."""
     return not hasattr(thing, name)
 
 

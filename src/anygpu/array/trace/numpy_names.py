@@ -94,7 +94,7 @@ def _holds_traced(value: Any) -> bool:
 
 
 def _stop(name: str) -> NoReturn:
-    """Stop tracing: this function of NumPy's cannot be traced as it is called."""
+    """Stop tracing: this function of NumPy cannot be traced with these arguments."""
     tracer = active_tracer.get()
     assert tracer is not None
     tracer.stop(f"it calls np.{name} in a way that anygpu cannot trace")

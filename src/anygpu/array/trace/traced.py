@@ -33,7 +33,7 @@ LIES_OTHERWISE = "its last bits follow from how its arguments lie in memory, whi
 
 
 class NotTraceable(NamedTuple):
-    """Why a function did not become a program: it is called as it is, on the host."""
+    """The reason why a function has no program and runs on the host."""
 
     #: A clause that goes on after the function's name: "it branches on an array value …".
     reason: str
@@ -239,8 +239,7 @@ class Traced:
         return bool(self._deciding)
 
     def decides_alike(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-        """Return whether the data and functions that decide what the function does are as they were; inputs are not
-        looked at.
+        """Return whether the objects that decide what the function does are unchanged, without looking at inputs.
 
         It is quicker than `read`, for calls on the host that only must not write to their arguments.
         """
@@ -321,7 +320,7 @@ class Traced:
 
     @property
     def returns_result(self) -> bool:
-        """Return whether the function returns the result of the program as it is."""
+        """Return whether the function returns the result of the program unchanged."""
         return self._single
 
     def rebuild(self, results: Sequence[Any], given: CallInputs | None = None) -> Any:
@@ -362,7 +361,7 @@ class Traced:
 
     @property
     def results_returned(self) -> list[int | None]:
-        """The number of the program's result that each leaf of the return value is; `None` for a leaf that is none."""
+        """The position of the result that each leaf of the return value is; `None` for a leaf that is not one."""
         return [None if leaf is None else leaf.which for leaf in self._leaves]
 
     @property
@@ -457,7 +456,7 @@ def as_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def same(result: Any) -> Any:
-    """Return the result as it is."""
+    """Return the result unchanged."""
     return result
 
 
@@ -467,5 +466,5 @@ def as_python_gives(result: Any) -> Any:
 
 
 def as_numpy_gives(result: Any) -> Any:
-    """Return a result without axes as a NumPy scalar, as NumPy's functions give it; an `Array` as it is."""
+    """Return a result without axes as a NumPy scalar, as NumPy's functions do; an `Array` unchanged."""
     return result[()] if type(result) is np.ndarray else result

@@ -233,11 +233,10 @@ def _reason(error: AnyGPUError) -> str:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Return whether an error may come from the function being called with abstract arrays, and not from the function
-    itself.
+    """Return whether an error may come from the abstract arrays rather than from the function itself.
 
-    Then the function may be right, so it is called as it is: that shows its own error, if it has one. An error that a
-    `raise` statement in the user's own code raised is the user's.
+    The function may be right then, so it is called with its real arguments, which shows its own error if it has one. An
+    error that a `raise` statement in the user's own code raised is the user's.
     """
     last = error.__traceback__
     while last is not None and last.tb_next is not None:

@@ -89,9 +89,9 @@ class CpuExecutable:
             self.call = python_function(self._runtime.call, self.plan, self._code, self._constants)
 
     def __call__(self, arrays: Sequence[HostArray]) -> list[HostArray]:
-        """Return the results for these arguments. They are new arrays, which share memory with nothing.
+        """Return the results for these arguments, as new arrays that share memory with nothing.
 
-        NumPy computes them where a float is cast to whole numbers and is none of them: what that gives is NumPy's.
+        NumPy computes them if a float that is cast to an integer is out of range: only NumPy's result counts then.
         """
         results, noted = self.checked(arrays)
         return self.on_numpy(arrays) if noted & BEYOND else results

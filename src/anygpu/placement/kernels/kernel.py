@@ -286,7 +286,7 @@ class Kernel:
         return Checked(device=device.id, seconds=seconds, compared=self.reference is not None)
 
     def _of_reference(self, arguments: Sequence[Any], numbers: Mapping[str, Any]) -> Any:
-        """Return the call where no device can read the text: what it takes is told by the reference alone."""
+        """Return the value of a call by the reference alone, where no device can read the text."""
         if self.reference is None:
             raise self._unavailable()
         numbers = numbers_for(self.reference, numbers)

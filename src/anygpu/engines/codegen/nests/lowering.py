@@ -152,10 +152,10 @@ class NestLowering(Lowering):
         written: Written,
         noted: Collection[int] = (),
     ) -> None:
-        """Statements of a nest for a processor.
+        """Write the statements of a nest for a processor.
 
-        `noted` are nodes whose results are looked at for overflow and NaN; `written` limits how much is generated in
-        all.
+        `noted` are nodes whose results are checked for overflow and NaN; `written` limits the size of the generated
+        code.
         """
         super().__init__(program, stored, rule_of, taken=taken)
         #: Nodes that are checked, because NumPy may warn about them.
@@ -521,7 +521,7 @@ class NestLowering(Lowering):
         return (self.named(f"result_{node}", Apply("cast_i64", (place,), "i64")),)
 
     def end(self, node: int, fn: ReduceFunction, dtype: DType, state: Value) -> Value:
-        """Return the result of a sum and the like; flag a noted one that is not finite."""
+        """Return the result of a reduction; flag a noted one that is not finite."""
         result = super().end(node, fn, dtype, state)
         if node not in self._noted:
             return result

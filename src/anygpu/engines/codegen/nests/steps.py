@@ -82,7 +82,7 @@ class NestTooLarge(Exception):
 
 
 class Written:
-    """How many values have been looked at and written for one program, in all of its loops."""
+    """The number of values generated for one program, in all of its loops."""
 
     def __init__(self, nodes: int) -> None:
         self.most = max(FEWEST_VALUES, VALUES_OF_NODE * nodes)
