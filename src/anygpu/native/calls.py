@@ -246,7 +246,7 @@ class NativeCalls:
             why = f'NumPy warns of "{flag.kind} encountered in {flag.operation}" here, and the warning filters show it.'
             return on_numpy(self._site, call, why)
         if traced.numbers.stop > traced.numbers.start and any(map(_may_have_overflowed, given[traced.numbers])):
-            return on_numpy(self._site, call, "a number is infinite in a narrow type, of which NumPy may warn.")
+            return on_numpy(self._site, call, "a number is infinite in a narrow type, about which NumPy may warn.")
         new = self._what_is_new(given)
         if new is not None:
             return self._compare(call, new)
@@ -286,21 +286,21 @@ class NativeCalls:
         If its warnings are heard (`is_heard`), it must unless it is proved that it gives none.
         """
         if noted & BEYOND:
-            return "a number that is cast to whole numbers is none of them"
+            return "a NaN or a number out of range is cast to an integer"
         noted &= self._minds
         if noted & (RESULT | UNKNOWN) and (why := only_numpy_knows(self._traced, results)) is not None:
             return why
         if not noted or not is_heard:
             return None
         if noted & WRAPPED:
-            return "a whole number does not fit into its type"
+            return "an integer does not fit into its type"
         if not noted & (RESULT | HIDDEN) and is_finite(results):
             return None
         # From now on, calls skip the quick path.
         self._site.table.quick = None
         if not self._trust.may_be_shown(self._traced, given, self._module):
             return None
-        return "it met a NaN or an infinity, of which NumPy may warn"
+        return "it met a NaN or an infinity, about which NumPy may warn"
 
     def _again_on_numpy(self, call: CallArgs, why: str) -> Any:
         """Have NumPy compute a call again, so that it warns; after several in a row, have all calls run there."""

@@ -151,7 +151,7 @@ def traced_for(site: NativeSite, call: CallArgs, seconds: float | None) -> tuple
         return None, frozenset()
     if any(map(_rounds_each_step, traced.program.nodes, traced.program.specs)):
         settle_on_numpy(
-            site, "it adds or multiplies float16 numbers, of which NumPy rounds each step as they lie in memory."
+            site, "it adds or multiplies float16 numbers: NumPy rounds each step, in an order that memory decides."
         )
         return None, frozenset()
     why = traced.only_on_numpy(rounding())

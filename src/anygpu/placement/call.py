@@ -156,7 +156,7 @@ class Call:
             )
             traced = contextvars.copy_context().run(listening, heard, tracing)
         if heard and isinstance(traced, Traced):
-            traced = NotTraceable("it computes something of constants of which NumPy warns")
+            traced = NotTraceable("it computes something from constants about which NumPy warns")
         if isinstance(traced, Traced) and changed is not None and site.programs.tracings >= MOST_RECORDINGS:
             traced = NotTraceable(f"{changed} changes from call to call, and decides what it computes")
         if isinstance(traced, NotTraceable) and traced.error is not None:

@@ -137,7 +137,7 @@ def cast(value: Value, dtype: DType) -> Value:
     if KIND[value.spec.dtype] == "complex" and KIND[dtype] not in ("complex", "bool"):
         listening = active_tracer.get()
         if listening is not None:
-            listening.stop("it casts complex numbers to real ones, of which NumPy warns (ComplexWarning)")
+            listening.stop("it casts complex numbers to real ones, about which NumPy warns (ComplexWarning)")
     return Value(Cast(dtype), (value,), Spec(value.spec.shape, dtype), value.device, users_line())
 
 

@@ -170,7 +170,7 @@ def full(
         return Array(broadcast(fill_value.strong if dtype is None else fill_value.value(dtype_name(dtype)), lengths))
     tracer = active_tracer.get()
     if tracer is not None and dtype is not None and not _fits(fill_value, to_numpy_dtype(dtype_name(dtype))):
-        tracer.stop("it fills an array with what its type does not hold, and NumPy warns of that")
+        tracer.stop("it fills an array with a value that does not fit its type, about which NumPy warns")
     values = _full_without_warning(np.shape(fill_value), fill_value, dtype)
     return Array(bound_to(broadcast(as_value(values, target), lengths), target))
 

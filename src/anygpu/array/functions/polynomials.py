@@ -153,7 +153,9 @@ def _moved(longer: Value, shorter: Value, mode: Mode) -> Value:
         return _products(_padded(longer, low, high), shorter)
     if size > _LONG_EDGE:
         if (tracer := active_tracer.get()) is not None:
-            tracer.stop(f"it moves more than {_LONG_EDGE:,} numbers along others, beyond their ends")
+            tracer.stop(
+                f"it convolves or correlates two vectors of more than {_LONG_EDGE:,} numbers each, beyond their ends"
+            )
         return _products(_padded(longer, low, high), shorter)
     first = _edge(apply(Slice((0,), (size - 1,), (1,)), longer), shorter, low, 0)
     length = longer.spec.shape[0]

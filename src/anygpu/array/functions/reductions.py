@@ -278,7 +278,7 @@ def _divided(total: Value, count: int | float | Value) -> Value:
     if isinstance(count, Value):
         count = cast(count, total.spec.dtype if is_inexact(total.spec.dtype) else "float64")
     elif count <= 0 and (tracer := active_tracer.get()) is not None:
-        tracer.stop("it takes a mean of nothing, of which NumPy warns whatever its modes are")
+        tracer.stop("it takes a mean of no elements, about which NumPy warns in all modes")
     return cast(binary("divide", total, count), kind)
 
 

@@ -41,7 +41,7 @@ def _require_stable(kind: str | None, stable: bool | None) -> None:
     """End a trace where NumPy orders equal elements otherwise than our sort, which is stable."""
     tracer = active_tracer.get()
     if tracer is not None and not _is_stable(kind, stable):
-        tracer.stop("it sorts downwards, where only stable=True says in which order equal elements are")
+        tracer.stop("it sorts in descending order, where only stable=True defines the order of equal elements")
 
 
 def _no_fields(order: object) -> None:
@@ -130,7 +130,7 @@ def _stop_trace(name: str) -> None:
     """Leave a function of NumPy's arrays to NumPy: the order beside the k-th element follows from its introselect."""
     tracer = active_tracer.get()
     if tracer is not None:
-        tracer.stop(f"it calls np.{name}, of which only NumPy has the order beside the k-th element; np.sort has one")
+        tracer.stop(f"it calls np.{name}, where only NumPy has the order beside the k-th element; np.sort defines one")
 
 
 def _check_kth(a: Any, kth: Any, axis: int | None) -> None:

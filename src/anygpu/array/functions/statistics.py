@@ -240,7 +240,7 @@ def median(a: Any, axis: Axis = None, out: Any = None, overwrite_input: bool = F
     if length == 0:
         tracer = active_tracer.get()
         if tracer is not None:
-            tracer.stop("it takes a median of nothing, of which NumPy warns whatever its modes are")
+            tracer.stop("it takes a median of no elements, about which NumPy warns in all modes")
         kind = line.spec.dtype if is_inexact(line.spec.dtype) else "float64"
         empty = broadcast(constant(float("nan"), kind), line.spec.shape[:-1])
         return deliver(_finish(empty, array, axes, keepdims), out)
