@@ -19,21 +19,32 @@ def of_nothing(x: Any) -> Any:
     return x + np.mean(np.zeros(0))
 
 
-def traced_under(action: Any) -> tuple[Any, list[str]]:
+def of_complex_constants(x: Any) -> Any:
+    return x + (np.ones(4) * 1j).astype(np.float64)
+
+
+def traced_under(action: Any, function: Any = of_nothing) -> tuple[Any, list[str]]:
     with warnings.catch_warnings(record=True) as caught, np.errstate(all="ignore"):
         warnings.simplefilter(action)
-        traced = trace(of_nothing, (X,), {})
+        traced = trace(function, (X,), {})
     return traced, [str(each.message) for each in caught]
 
 
+@pytest.mark.parametrize("function", [of_nothing, of_complex_constants])
 @pytest.mark.parametrize("action", ["always", "ignore"])
-def test_a_trace_says_nothing(action: str) -> None:
-    traced, heard = traced_under(action)
+def test_a_trace_shows_no_warning(action: str, function: Any) -> None:
+    traced, heard = traced_under(action, function)
     assert heard == []
     assert sys.getprofile() is None
     if action == "always":
         assert isinstance(traced, NotTraceable)
         assert traced.reason.startswith("it gives a warning (")
+
+
+def test_a_warning_that_filters_show_once_is_shown_by_the_trace() -> None:
+    traced, heard = traced_under("default")
+    assert not isinstance(traced, NotTraceable)
+    assert heard == ["Mean of empty slice"]
 
 
 def test_the_hook_of_a_profiler_stays() -> None:

@@ -308,3 +308,28 @@ def test_gaps_and_axes_that_run_backwards_decide_the_order_of_a_result(x: Any) -
     )
     for function in functions:
         assert facts(recorded(function, x), x) == facts(function(x), x)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "np.rot90(a)",
+        "a.T",
+        "a[::-1]",
+        "(a, a[0])",
+        "(a, a)",
+        "np.broadcast_to(a[0], (2, 3))",
+        "a.reshape(3, 2)",
+        "a[:, 1:]",
+    ],
+)
+def test_constants_lie_as_numpys_or_the_call_stays_there(text: str) -> None:
+    function = function_of("a = np.array([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])", f"return x + 1, {text}")
+    x = np.ones(3)
+    made = recorded(function, x)
+    if isinstance(made, NotTraceable):
+        assert "a view of a constant" in made.reason
+        return
+    expected = function(x)
+    assert [facts(each, x) for each in leaves(made)] == [facts(each, x) for each in leaves(expected)]
+    assert (leaves(made)[1] is leaves(made)[-1]) == (leaves(expected)[1] is leaves(expected)[-1])

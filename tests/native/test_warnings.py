@@ -71,6 +71,60 @@ def bounded(x: Any) -> Any:
     return np.arctanh((x + 1j) * 0.5)
 
 
+def of_a_part(x: Any) -> Any:
+    return x[:20] + x.astype(np.int8)[:20]
+
+
+def into_another(x: Any) -> Any:
+    unused = x * 1j
+    np.exp(x, unused)
+    return x + 1
+
+
+def with_a_constant_that_is_cast(x: Any) -> Any:
+    whole = np.append(x, np.inf).astype(np.int32)
+    return whole * 1.0, (whole * 1.0).sum()
+
+
+def test_a_constant_that_is_cast_is_numpys() -> None:
+    for _ in range(2):
+        with np.errstate(all="ignore"):
+            result = ag.run(with_a_constant_that_is_cast, X, on="cpu").value
+            expected = with_a_constant_that_is_cast(X)
+        assert [each.tolist() for each in result] == [each.tolist() for each in expected]
+    assert warned(lambda: ag.run(with_a_constant_that_is_cast, X, on="cpu")) == ["invalid value encountered in cast"]
+
+
+def under_its_own_modes(x: Any) -> Any:
+    with np.errstate(invalid="warn"):
+        return np.sqrt(x)
+
+
+def test_modes_of_the_function_itself_are_heard() -> None:
+    offloaded = natively(under_its_own_modes, X)
+    with np.errstate(all="ignore"):
+        for _ in range(3):
+            assert warned(lambda: offloaded(with_one(-1.0))) == ["invalid value encountered in sqrt"]
+            settle()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_powers_of_one_half_are_numpys(dtype: str) -> None:
+    x = np.array([-0.0, -np.inf, 4.0, np.inf] * 30, dtype)
+    for function in (lambda x, k: np.power(x, k), lambda x, k: x**k, lambda x, _: np.power(x, 0.5)):
+        for exponent in (0.5, 1.5, -1.0):
+            with np.errstate(all="ignore"):
+                result, expected = ag.run(function, x, exponent, on="cpu").value, function(x, exponent)  # type: ignore[no-untyped-call]
+            assert np.array_equal(result, expected, equal_nan=True)
+            assert np.array_equal(np.signbit(result[::4]), np.signbit(expected[::4]))
+
+
+@pytest.mark.parametrize("function", [np.sinh, np.expm1, np.tanh, np.arcsinh, np.sin])
+def test_subnormal_numbers_keep_their_last_bit(function: Any) -> None:
+    x = np.array([5e-324, 1e-323, 1e-310, -2e-308, 0.0])
+    assert np.array_equal(ag.run(lambda x: function(x), x, on="cpu").value, function(x))
+
+
 def warned(call: Callable[[], Any]) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -93,6 +147,8 @@ def warned(call: Callable[[], Any]) -> list[str]:
         (extent, NUMBERS, with_one(-100, NUMBERS)),
         (twice_the_sum, NUMBERS.astype(np.int64), with_one(2**62, NUMBERS.astype(np.int64))),
         (rows_above, X, with_one(800.0)),
+        (of_a_part, X, with_one(1e300)),
+        (into_another, X, with_one(1000.0)),
         (distance, X, with_one(np.nan)),
         (bounded, X.astype(complex), with_one(np.inf, X.astype(complex))),
     ],

@@ -237,7 +237,7 @@ class NativeCalls:
             modes = modes_now()
             if (why := raising_modes(modes)) is not None:
                 return on_numpy(self._site, call, why)
-            is_heard = warns(modes) or traced.warns_of_slices
+            is_heard = warns(modes) or traced.warns_anyway
             if modes == USUAL_MODES:
                 self._usual_modes = token
         # Also of what is no part of the result: a NaN that is masked, or cast to a whole number.

@@ -268,7 +268,7 @@ class Check:
     @property
     def _is_heard(self) -> bool:
         """Return whether NumPy would report errors under the modes of this call."""
-        return warns(self._modes) or self._traced.warns_of_slices
+        return warns(self._modes) or self._traced.warns_anyway
 
     def _needs_numpys_word(self, results: Sequence[Any], given: Sequence[Any], noted: int) -> bool:
         """Return whether NumPy might warn about this result, or raise, in a way that the user has not seen yet."""

@@ -92,7 +92,7 @@ class DirectCalls:
             modes = modes_now()
             if raising_modes(modes) is not None:
                 return NEEDS_PLANNING
-            is_watched = warns(modes) or traced.warns_of_slices
+            is_watched = warns(modes) or traced.warns_anyway
             if modes == USUAL_MODES:
                 self._usual_modes = token
         ready = _clock()

@@ -74,7 +74,7 @@ class AbstractDevice:
         self.risky: dict[str, None] = {}
         #: Lines whose operations NumPy does not warn of.
         self.quiet_lines: set[tuple[str, int]] = set()
-        self.warns_of_slices = False
+        self.warns_anyway = False
         #: The arrays themselves, while the function is traced, to ask how they lie in memory.
         self.examples: dict[int, HostArray] = {}
         #: Arrays whose layout in memory the function has asked for.
@@ -148,9 +148,12 @@ class AbstractDevice:
         self.reason = f"it {VALUE_NEEDED}{at}; use np.where()" if what is None else f"{what}{at}"
         raise self._error
 
-    def stop(self, reason: str) -> NoReturn:
-        """End the trace at the user's line: the function does something that cannot be traced. Raises `ValueNeeded`."""
-        line = nearest_line(sys._getframe(1))
+    def stop(self, reason: str, line: tuple[str, int] | None = None) -> NoReturn:
+        """End the trace, at the user's line or one that is given: the function does what cannot be traced.
+
+        Raises `ValueNeeded`.
+        """
+        line = nearest_line(sys._getframe(1)) if line is None else line
         at = f" ({line[0]}:{line[1]})" if line is not None else ""
         self.reason = f"{reason}{at}"
         self._error = ValueNeeded(f"{line[0]}:{line[1]}" if line is not None else None)

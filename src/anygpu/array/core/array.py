@@ -512,6 +512,13 @@ class Array(NumpyMethods, Operators):
             note_error(error)
             raise
 
+    def _power_by_number(self, exponent: object) -> Array | None:
+        """Return the power by a float among the arguments, which may be 0.5; `None` for other exponents."""
+        if type(exponent) is not TracedScalar or exponent.is_whole or self.dtype.kind != "f":
+            return None
+        plain = recording.binary("power", self._value, exponent)
+        return Array(recording.power_or_root(self._value, plain, exponent.strong))
+
     # Changes in place that have no operator
 
     def fill(self, value: Any) -> None:

@@ -106,8 +106,8 @@ class Tracer(Protocol):
     #: Values of all arrays that were made, whether they are used or not.
     shown: list[Value]
 
-    #: Whether something is called that warns of empty slices, whatever `np.errstate` says.
-    warns_of_slices: bool
+    #: Whether NumPy may warn under any modes of the caller: of empty slices, or under the function's own `np.errstate`.
+    warns_anyway: bool
 
     #: The first error that a function of this package raised in the place of NumPy's.
     raised: Exception | None

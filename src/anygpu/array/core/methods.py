@@ -342,6 +342,7 @@ class Operators:
         def copy(self) -> Array: ...
 
         def _unary(self, fn: UnaryFunction) -> Array: ...
+        def _power_by_number(self, exponent: object) -> Array | None: ...
 
         @property
         def _is_number(self) -> bool: ...
@@ -404,7 +405,7 @@ class Operators:
             return self._unary("reciprocal")
         if type(exponent) is float and exponent == 0.5:
             return self._unary("sqrt")
-        return None
+        return self._power_by_number(exponent)
 
     def __rpow__(self, other: object) -> Array:
         return self._swapped("power", other)

@@ -473,6 +473,12 @@ def where(condition: Value, a: Operand, b: Operand) -> Value:
     return apply(_SELECT, *chosen, spec=Spec(shape, x.spec.dtype))
 
 
+def power_or_root(x: Value, power: Value, exponent: Value) -> Value:
+    """Record a power whose one exponent is known later, with the square root where it turns out to be 0.5."""
+    is_half = binary("equal", exponent, 0.5)
+    return where(is_half, unary("sqrt", where(is_half, x, 1)), power)
+
+
 is_array_dtype = NUMPY_DTYPES.__contains__
 
 

@@ -222,6 +222,7 @@ def _replace(base: Array, new: Value, unless: Array | None = None) -> None:
         if new.holder is not None:  # it is what another array shows, whose memory is not this one's
             new = apply(Reshape(new.spec.shape), new, spec=new.spec)
         tracer.replaced[id(new)] = (new, base._stored)
+        tracer.shown.append(new)
     base._stored = new
     new.holder = ref(base)
     if shared is not None:

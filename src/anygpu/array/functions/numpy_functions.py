@@ -106,7 +106,7 @@ def _called(function: Any, arguments: tuple[Any, ...], options: dict[str, Any]) 
         tracer = active_tracer.get()
         if tracer is None:
             return result
-        tracer.warns_of_slices |= name in _WARN_OF_SLICES
+        tracer.warns_anyway |= name in _WARN_OF_SLICES
         return note_result(function, arguments, options, result)
     if name in REFUSED:
         raise TypeError(f"np.{name} does not work on an anygpu Array; instead: {REFUSED[name]}.")

@@ -14,7 +14,7 @@ from anygpu.array.core.expression import Value, active_tracer
 from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, broadcast, cast, compare, constant, reshape, unary, where
 from anygpu.array.functions.concatenation import concat
-from anygpu.array.functions.creation import vander, zeros
+from anygpu.array.functions.creation import vander, zeros, zeros_like
 from anygpu.array.functions.linalg import lstsq
 from anygpu.array.functions.manipulation import atleast_1d, trim_zeros
 from anygpu.array.functions.ranges import arange
@@ -196,7 +196,7 @@ def polyval(p: Any, x: Any) -> Array:
     """The polynomial's value at each x, by Horner's rule."""
     device = device_of(p, x)
     coefficients, points = as_array(p, device), as_array(x, device)
-    result = points * 0
+    result = zeros_like(points)
     for position in range(coefficients.shape[0]):
         result = result * points + coefficients[position]
     return result

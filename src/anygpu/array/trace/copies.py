@@ -51,6 +51,8 @@ class Copies:
         self._refuse = refuse
         self._made: dict[int, Any] = {}
         self._globals: dict[int, dict[str, Any]] = {}
+        #: The globals of the user's functions, and the warnings that were shown for them.
+        self._registries: list[tuple[dict[str, Any], dict[Any, Any]]] = []
         self._cells: dict[int, types.CellType] = {}
         self._made_classes: list[type[Any]] = []
         self._builtins = _Builtins(search, refuse, self._taken).names
@@ -108,6 +110,10 @@ class Copies:
         """Drop the references to everything that was copied: functions and their globals form cycles, which would keep
         the user's objects until the garbage collector runs.
         """
+        for users, registry in self._registries:
+            if registry:
+                users.setdefault("__warningregistry__", registry)
+        self._registries.clear()
         for names in self._globals.values():
             names.clear()
         for cell in self._cells.values():
@@ -213,8 +219,12 @@ class Copies:
         cells = tuple([self._cells.setdefault(id(cell), types.CellType()) for cell in closure])
         names = self._globals.get(id(function.__globals__))
         if names is None:
-            names = {"__name__": function.__globals__.get("__name__", ""), "__builtins__": self._builtins}
-            self._globals[id(function.__globals__)] = names
+            users = function.__globals__
+            names = {"__name__": users.get("__name__", ""), "__builtins__": self._builtins}
+            # What a trace has warned of, filters that show it once do not show again.
+            names["__warningregistry__"] = registry = users.get("__warningregistry__", {})
+            self._registries.append((users, registry))
+            self._globals[id(users)] = names
         copied = types.FunctionType(function.__code__, names, function.__name__, None, cells)
         self._made[position] = copied
         copied.__qualname__ = function.__qualname__

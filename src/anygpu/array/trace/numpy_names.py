@@ -199,6 +199,8 @@ def _refused(name: str) -> Callable[..., Any]:
 def _errstate(**modes: Any) -> np.errstate:
     """Return `np.errstate`; in a trace that hears warnings, "warn" becomes "call"."""
     tracer = active_tracer.get()
+    if tracer is not None:
+        tracer.warns_anyway |= "warn" in modes.values()
     if isinstance(tracer, AbstractDevice) and tracer.hears_warnings and "call" not in modes:
         modes = {name: "call" if mode == "warn" else mode for name, mode in modes.items()}
     return np.errstate(**modes)

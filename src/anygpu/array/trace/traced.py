@@ -130,7 +130,7 @@ class Traced:
         "program",
         "quiet_lines",
         "returns_new",
-        "warns_of_slices",
+        "warns_anyway",
     )
 
     #: The computation.
@@ -146,7 +146,7 @@ class Traced:
     #: Lines on which the user has turned NumPy's warnings off.
     quiet_lines: frozenset[tuple[str, int]]
     #: Whether NumPy may warn whatever its modes are.
-    warns_of_slices: bool
+    warns_anyway: bool
     #: Whether each array that is returned is one of its own: no argument, no view, and none of the others.
     returns_new: bool
 
@@ -169,8 +169,8 @@ class Traced:
         )
         self._needs: Order | None = None
         self.by_value = by_value
-        self.warns_of_slices = result.tracer.warns_of_slices
-        self.quiet_lines = frozenset(() if self.warns_of_slices else result.tracer.quiet_lines)
+        self.warns_anyway = result.tracer.warns_anyway
+        self.quiet_lines = frozenset(() if self.warns_anyway else result.tracer.quiet_lines)
         self._captures = captures
         self._reader = compiled_reader(captures)
         self._deciding = _steps_to_watched(captures)
@@ -340,7 +340,7 @@ class Traced:
                 kept = leaves[where]
                 if isinstance(kept, np.ndarray):
                     if id(kept) not in copies:
-                        copies[id(kept)] = kept.copy()
+                        copies[id(kept)] = kept.copy(order="K")
                     leaves[where] = copies[id(kept)]
                 continue
             if leaf.twin is not None:

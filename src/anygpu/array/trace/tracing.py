@@ -7,7 +7,7 @@ does. `record` is the plain form of it, for functions of arrays alone.
 from __future__ import annotations
 
 import opcode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -52,7 +52,7 @@ from anygpu.errors import VALUE_NEEDED, AnyGPUError, InvalidOption, ValueNeeded
 from anygpu.program.dtypes import KIND, is_inexact
 from anygpu.program.exactness import Rounding
 from anygpu.program.graph import Program
-from anygpu.program.primitives import Binary, Cast, Spec, Unary
+from anygpu.program.primitives import Binary, Cast, Reshape, Spec, Unary
 from anygpu.program.transforms import in_single_precision
 
 # -- one attempt: the function is called twice among copies, and both programs must be the same
@@ -294,6 +294,8 @@ def _drawn(
         else:
             return NotTraceable(f"it returns a {_kind_of(leaf)}, which anygpu cannot inspect")
         kept[where] = None
+    if not _can_be_copied([leaf for leaf in kept if type(leaf) is np.ndarray]):
+        return NotTraceable("it returns a view of a constant that anygpu cannot recreate; return a copy")
     if not any(leaf is not None and leaf.which is not None for leaf in leaves):
         return NotTraceable("it returns no array computed from its arguments")
     if not are_needed(tracer.may_raise, wanted):
@@ -307,7 +309,7 @@ def _drawn(
         if all(isinstance(each.buffer, _INPUTS) for each in leaves_of([value])):
             result(value)
     # NumPy also warns about elements that are cut away, which engines do not compute.
-    shown = {id(value) for value in tracer.shown}
+    shown = {id(behind) for value in tracer.shown for behind in _with_copied(value)}
     for value in used_in_part(wanted, lambda value: id(value) in shown and _may_warn(tracer, value)):
         result(value)
     others = leaves_of(wanted)
@@ -333,6 +335,29 @@ def _drawn(
 
 #: The sources of a program's values.
 _INPUTS = ArrayInput | ScalarInput | CapturedConstant
+
+
+#: The flag of an array that owns its memory, as a number.
+_OWNDATA = 0x4
+
+
+def _can_be_copied(constants: list[Any]) -> bool:
+    """Return whether copies of these arrays have their flags and strides, and no two of them share memory."""
+    for number, each in enumerate(constants):
+        copy = each.copy(order="K")
+        if copy.flags.num | _OWNDATA != each.flags.num | _OWNDATA or (each.size > 1 and copy.strides != each.strides):
+            return False
+        if any(each is not other and np.may_share_memory(each, other) for other in constants[:number]):
+            return False
+    return True
+
+
+def _with_copied(value: Value) -> Iterator[Value]:
+    """Yield a value, and those that it is a copy or a reshaped view of."""
+    yield value
+    while isinstance(value.op, Reshape):
+        (value,) = value.inputs
+        yield value
 
 
 def _may_warn(tracer: AbstractDevice, value: Value) -> bool:

@@ -125,8 +125,8 @@ static T bounded_expm1_N(T x) {
 //:   INFINITE=0x7ff0000000000000ul LIMIT=0x4036000000000000ul
 
 static T expm1_N(T x) {
-    // Zero keeps its sign, NaN itself.
-    return x == 0.0 || isnan(x) ? x : bounded_expm1_N(clamp(x, LOW, HIGH));
+    // Zero keeps its sign, NaN itself, and subnormal numbers their last bit, which is lost where they are halved.
+    return fabs(x) < 1.0e-30 || isnan(x) ? x : bounded_expm1_N(clamp(x, LOW, HIGH));
 }
 
 static T sinh_N(T x) {
@@ -134,7 +134,7 @@ static T sinh_N(T x) {
     const T t = bounded_expm1_N(fmin(a, 1.0));
     const T h = scaled_exp_N(a, -1);
     const T magnitude = a < 1.0 ? 0.5 * (t + t / (t + 1.0)) : h - 0.25 / h;
-    return isnan(x) ? x : copysign(magnitude, x);
+    return a < 1.0e-30 || isnan(x) ? x : copysign(magnitude, x);
 }
 
 static T cosh_N(T x) {

@@ -128,7 +128,7 @@ class Spread:
 
 def _looked_at(value: Expr, condition: Expr | None = None) -> Expr:
     """Wrap a value to set the status flag where `condition` holds (default: where it is not finite)."""
-    if isinstance(value, Literal):
+    if isinstance(value, Literal) and condition is None:
         return value
     return Apply("noted", (value,) if condition is None else (value, condition), value.type)
 

@@ -97,7 +97,9 @@ def converted(writer: Writer, number: CValue, to: str) -> CValue:
         if elem in FLOATS:
             name = "fpext" if elem == "double" else "fptrunc"
         else:
-            name = "fptoui" if to in UNSIGNED else "fptosi"
+            # To LLVM a number out of range is poison, which would make all that is computed from it undefined.
+            cut = writer.convert("fptoui" if to in UNSIGNED else "fptosi", value, elem)
+            return CValue(to, writer.op(f"freeze {cut}", cut.type))
     elif elem in FLOATS:
         name = "uitofp" if source in UNSIGNED else "sitofp"
     else:
