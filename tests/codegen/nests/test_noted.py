@@ -40,6 +40,8 @@ def names(function: Any, *arrays: Any) -> list[str]:
         (lambda x: np.sqrt(x) > 1, ["sqrt"]),
         (lambda x: (np.sqrt(x) > 1, np.sqrt(x)), []),
         (lambda x: np.exp(x)[5:], ["exp"]),
+        (lambda x: (x + 2) ** 1.5 > 1, ["power"]),
+        (lambda x: (x + 2) ** -1.5 > 1, ["add", "power"]),
         (lambda x: x.astype(np.int32), ["cast"]),
         (lambda x: x.astype(np.float32).astype(np.float64), []),
         (lambda x: x.astype(np.uint16).astype(np.float16) > 1, ["cast", "cast"]),

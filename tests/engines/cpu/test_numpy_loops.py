@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anygpu.engines.cpu import numpy_loops
 from anygpu.engines.cpu.engine import executable
-from anygpu.engines.cpu.numpy_loops import loop_symbols, mark_of_numpy, rounding
+from anygpu.engines.cpu.numpy_loops import loop_symbols, mark_of_numpy, rounding, with_steps
 from anygpu.errors import CannotCompile
 from anygpu.program.exactness import NEAR, has_loop, judged
 from anygpu.program.functions import BINARY, FUNCTIONS, UNARY
@@ -68,6 +69,42 @@ def test_native_code_has_the_bits_of_numpys_loops(fn: str, dtype: Any) -> None:
         program = Program([*inputs, Node(op, tuple(range(len(given))))], [len(given)])
         (result,) = executable(program)(given)
         assert same_bits(result, ufunc(*given))
+
+
+def lengths(dtype: Any, count: int) -> Program:
+    inputs = [Node(Input((count,), dtype)), Node(Input((count,), dtype))]
+    return Program([*inputs, Node(BitwiseBinary("hypot"), (0, 1))], [2])
+
+
+def test_lengths_take_the_steps_of_the_c_library_where_these_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numpy_loops, "_is_rooted_as_double", lambda: True)
+    assert [with_steps(lengths(dtype, 3)).nodes[2].op.loop for dtype in DTYPES] == ["steps", "numpy"]  # type: ignore[attr-defined]
+    monkeypatch.setattr(numpy_loops, "_is_rooted_as_double", lambda: False)
+    assert with_steps(lengths("float32", 3)).nodes[2].op == BitwiseBinary("hypot")
+
+
+def test_lengths_near_the_middle_of_two_floats_are_rounded_twice() -> None:
+    """As glibc does: an infinity beside a NaN, and each sign of NaN, too."""
+    nan = np.float32(np.nan)
+    special = np.array([nan, -nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -3e38, 1.0], np.float32)
+    pairs = [np.tile(each.ravel(), 7) for each in np.meshgrid(special, special)]
+    x = 1 + np.random.default_rng(3).random(50_000, np.float32)
+    # So that the sum is next to the square of a number between x and the next float.
+    y = np.sqrt((x + 2.0**-24) ** 2 - x.astype(np.float64) ** 2).astype(np.float32)
+    for one, other in (pairs, (x, y), (-y, x)):
+        (result,) = executable(lengths("float32", len(one)))([one, other])
+        assert same_bits(result, np.hypot(one, other))
+
+
+def test_a_libc_that_rounds_once_is_not_taken_for_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rounded_once(x: Any, y: Any) -> Any:
+        exact = np.sqrt(x.astype(np.longdouble) ** 2 + y.astype(np.longdouble) ** 2)
+        return np.where(np.isinf(x) | np.isinf(y), np.inf, exact).astype(np.float32)
+
+    if np.finfo(np.longdouble).nmant <= 52:
+        pytest.skip("long double has no more digits here")
+    monkeypatch.setattr(np, "hypot", rounded_once)
+    assert not numpy_loops._is_rooted_as_double.__wrapped__()
 
 
 @pytest.mark.skipif(rounding() != "complex", reason="this NumPy multiplies complex numbers in another way")

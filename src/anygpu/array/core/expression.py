@@ -7,6 +7,7 @@ that was made before, and `compute` runs it. The context variable `active_tracer
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -328,22 +329,28 @@ def unused(values: Sequence[Value], wanted: Sequence[Value], chosen: Callable[[V
     return found
 
 
-def used_in_part(wanted: Sequence[Value], chosen: Callable[[Value], bool]) -> list[Value]:
-    """Return the last `chosen` values whose elements do not all reach what is wanted: some are cut away on the way."""
+def cut_away(wanted: Sequence[Value], chosen: Callable[[Value], bool]) -> list[Value]:
+    """Return the elements of the last `chosen` values that are cut away on the way to what is wanted.
+
+    They are a few parts of each value, which may include some used elements; large parts are replaced by the whole value.
+    """
     whole = {id(value) for value in wanted}
-    parts: dict[int, list[Slice]] = {}
+    used: dict[int, list[Slice]] = {}
     found: list[Value] = []
     for value in reversed(in_order(wanted)):
-        op, is_whole = value.op, id(value) in whole or _cover(parts.get(id(value), ()), value.spec)
+        op, is_whole = value.op, id(value) in whole
         if op is None or not value.spec.size:
             continue
-        if not is_whole and chosen(value):
-            found.append(value)
-            is_whole = True
+        if not is_whole:
+            rest = _around(used.get(id(value), ()), value.spec)
+            is_whole = not rest
+            if rest and chosen(value):
+                found += _parts_of(value, rest)
+                is_whole = True
         for number, each in enumerate(value.inputs):
             if isinstance(op, Slice):
                 if is_whole:
-                    parts.setdefault(id(each), []).append(op)
+                    used.setdefault(id(each), []).append(op)
             elif isinstance(op, Windows) or (isinstance(op, Gather | Update) and number == 0):
                 continue
             elif is_whole or not isinstance(op, Elementwise | Movement):
@@ -351,24 +358,61 @@ def used_in_part(wanted: Sequence[Value], chosen: Callable[[Value], bool]) -> li
     return found
 
 
-def _cover(parts: Sequence[Slice], spec: Spec) -> bool:
-    """Return whether slices along one axis have all elements between them."""
-    for axis, length in enumerate(spec.shape):
-        reached = 0
-        for start, stop in sorted((part.starts[axis], part.stops[axis]) for part in parts if _cuts(part, axis, spec)):
-            reached = max(reached, stop) if start <= reached else reached
-        if parts and reached == length:
-            return True
-    return False
+#: A box of elements: for each axis, the start and the stop.
+_Box = tuple[tuple[int, int], ...]
+#: The most boxes: as many as surround a part in three dimensions.
+_MOST_PARTS = 6
+#: The share of a value (one in this many elements) that takes longer than another loop.
+_LARGE = 64
 
 
-def _cuts(part: Slice, axis: int, spec: Spec) -> bool:
-    """Return whether a slice takes neighbours along this axis, and everything along the others."""
-    every = zip(part.starts, part.stops, part.steps, spec.shape, strict=True)
-    return part.steps[axis] == 1 and all(
-        other == axis or (start, stop, step) == (0, length, 1)
-        for other, (start, stop, step, length) in enumerate(every)
-    )
+def _around(parts: Sequence[Slice], spec: Spec) -> list[_Box]:
+    """Return a few boxes with all elements that are in none of the parts; they may include others."""
+    left: list[_Box] = [tuple((0, length) for length in spec.shape)]
+    boxes = [tuple(zip(part.starts, part.stops, strict=True)) for part in parts if set(part.steps) <= {1}]
+    for box in sorted(boxes, key=_size, reverse=True):
+        rest = [each for one in left for each in _without(one, box)]
+        left = rest if len(rest) <= _MOST_PARTS else left
+    return _joined(left, spec.size // _LARGE)
+
+
+def _without(box: _Box, part: _Box) -> list[_Box]:
+    """Return the rest of a box without a part, as boxes."""
+    inner = tuple((max(a, start), min(b, stop)) for (a, b), (start, stop) in zip(box, part, strict=True))
+    if not _size(inner):
+        return [box]
+    found = []
+    for axis, (start, stop) in enumerate(inner):
+        begin, end = box[axis]
+        sides = [each for each in ((begin, start), (stop, end)) if each[0] < each[1]]
+        found += [(*inner[:axis], side, *box[axis + 1 :]) for side in sides]
+    return found
+
+
+def _joined(boxes: Sequence[_Box], most: int) -> list[_Box]:
+    """Join boxes if their common box has at most `most` elements: each box takes a loop of its own."""
+    found: list[_Box] = []
+    for box in boxes:
+        for number, other in enumerate(found):
+            both = tuple((min(a, c), max(b, d)) for (a, b), (c, d) in zip(box, other, strict=True))
+            if _size(both) <= most:
+                found[number] = both
+                break
+        else:
+            found.append(box)
+    return found
+
+
+def _size(box: _Box) -> int:
+    return math.prod(max(0, stop - start) for start, stop in box)
+
+
+def _parts_of(value: Value, boxes: Sequence[_Box]) -> list[Value]:
+    """Return these parts of a value, or the whole value if they are most of it."""
+    if 2 * sum(map(_size, boxes)) > value.spec.size:
+        return [value]
+    slices = [Slice(tuple(a for a, _ in box), tuple(b for _, b in box), (1,) * len(box)) for box in boxes]
+    return [Value(each, (value,), each.infer(value.spec), value.device, value.line) for each in slices]
 
 
 def are_needed(values: Sequence[Value], wanted: Sequence[Value]) -> bool:

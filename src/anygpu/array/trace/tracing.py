@@ -19,12 +19,12 @@ from anygpu.array.core.expression import (
     TakesTooLong,
     Value,
     are_needed,
+    cut_away,
     in_order,
     leaves_of,
     limited_to,
     linearise,
     unused,
-    used_in_part,
 )
 from anygpu.array.core.layouts import Layouts, axis_order, has_no_gaps
 from anygpu.array.core.recording import dtype_name
@@ -310,7 +310,7 @@ def _drawn(
             result(value)
     # NumPy also warns about elements that are cut away, which engines do not compute.
     shown = {id(behind) for value in tracer.shown for behind in _with_copied(value)}
-    for value in used_in_part(wanted, lambda value: id(value) in shown and _may_warn(tracer, value)):
+    for value in cut_away(wanted, lambda value: id(value) in shown and _may_warn(tracer, value)):
         result(value)
     others = leaves_of(wanted)
     for each in others:

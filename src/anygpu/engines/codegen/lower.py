@@ -317,9 +317,10 @@ class Lowering:
         match op:
             case Unary() | Binary() if op.last_bits == "numpy" and KIND[dtype] == "complex":
                 return complexes.as_numpy(op.fn, tuple((each[0], each[1]) for each in operands))
-            case Unary() | Binary() if op.last_bits == "numpy":
+            case Unary() | Binary() if op.last_bits in ("numpy", "steps"):
+                kind = "numpy." if op.last_bits == "numpy" else "numpys_"
                 type = operands[0][0].type
-                return (Apply(f"numpy.{op.fn}", tuple(operand[0] for operand in operands), type),)
+                return (Apply(f"{kind}{op.fn}", tuple(operand[0] for operand in operands), type),)
             case Unary():
                 if KIND[dtype] == "complex":
                     return complexes.unary(op.fn, (operands[0][0], operands[0][1]), name)

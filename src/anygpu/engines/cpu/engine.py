@@ -19,7 +19,7 @@ from anygpu.base.typing import HostArray
 from anygpu.engines.codegen.kernel import BEYOND, UNKNOWN
 from anygpu.engines.cpu.compiler import compiled_program
 from anygpu.engines.cpu.loader import LOADS_IMAGES, host_processor, kept_program, loaded
-from anygpu.engines.cpu.numpy_loops import loop_symbols, rounding
+from anygpu.engines.cpu.numpy_loops import loop_symbols, rounding, with_steps
 from anygpu.engines.cpu.run_plan import HostRun, NativeProgram, RunPlan, can_call, exports_of, layout_of, segments_of
 from anygpu.engines.cpu.runtime import native_runtime, python_function
 from anygpu.engines.cpu.selection import places_that_are_read
@@ -48,7 +48,7 @@ from anygpu.program.transforms import simplified
 def executable(program: Program) -> CpuExecutable:
     """The program as native code."""
     # What is constant is computed here: compilers take liberties with constants that NumPy does not.
-    program = with_loops(simplified(with_references(program, None), evaluate_constant), rounding())
+    program = with_steps(with_loops(simplified(with_references(program, None), evaluate_constant), rounding()))
     processor = host_processor()
 
     def compile_program() -> NativeProgram:

@@ -66,9 +66,9 @@ class Elementwise(Primitive, frozen=True):
         return self, on_lines(inputs)
 
 
-#: The source of a function's last bits: the engine's own function, NumPy's loop for the dtype, or none that can be
-#: called, because NumPy computes the surrounding expression in another way.
-LastBits = Literal["engine", "numpy", "none"]
+#: The source of a function's last bits: the engine's own function, NumPy's loop for the dtype, the known steps of that
+#: loop, or none that can be called, because NumPy computes the surrounding expression in another way.
+LastBits = Literal["engine", "numpy", "steps", "none"]
 
 
 class _Function(Elementwise, frozen=True):
@@ -139,7 +139,7 @@ class BitwiseUnary(Unary, frozen=True):
 class BitwiseBinary(Binary, frozen=True):
     """A function of two values whose every bit matters; all rules treat it as the plain function."""
 
-    loop: Literal["numpy", "none"] = "numpy"
+    loop: Literal["numpy", "steps", "none"] = "numpy"
 
     @property
     def last_bits(self) -> LastBits:

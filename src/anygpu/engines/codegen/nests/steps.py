@@ -32,6 +32,7 @@ from anygpu.engines.codegen.kernel_ir import (
 from anygpu.engines.codegen.kernel_ir import Variable as Changing
 from anygpu.engines.codegen.lower import single_value
 from anygpu.program.dtypes import ITEMSIZE, KIND, DType, is_inexact, is_integer
+from anygpu.program.exactness import constant_exponent
 from anygpu.program.functions import FUNCTIONS, BinaryFunction
 from anygpu.program.graph import Program
 from anygpu.program.primitives import (
@@ -198,7 +199,7 @@ def noted_nodes(program: Program, ranks: Sequence[int] = ()) -> frozenset[int]:
         for number, each in enumerate(inputs):
             if KIND[program.specs[each].dtype] == "complex" and not _carries_parts(op):
                 continue
-            carries = _carries(op, number)
+            carries = _carries(program, node, number)
             infinity_is_seen[each] |= infinity_is_seen[node] and carries
             nan_is_seen[each] |= nan_is_seen[node] and (carries or _carries_nan(op))
     return frozenset(found)
@@ -219,9 +220,12 @@ def _makes(program: Program, node: int) -> tuple[bool, bool]:
     return True, True
 
 
-def _carries(op: Primitive, operand: int) -> bool:
+def _carries(program: Program, node: int, operand: int) -> bool:
     """Return whether a NaN or an infinity in this operand surely gives one in the result."""
+    op, inputs = program.nodes[node]
     match op:
+        case Binary(fn="power"):
+            return operand == 0 and (constant_exponent(program, inputs[1]) or 0.0) > 0.0
         case Unary() | Binary():
             keeps = FUNCTIONS[op.fn].keeps
             return keeps == "nan, inf" or (keeps == "nan, inf of the first" and operand == 0)
@@ -311,7 +315,7 @@ _CALL = 10.0
 #: The weight of a call of a NumPy loop, beside the function itself.
 _CALLED_LOOP = 20.0
 #: Vectors in one call of a NumPy loop.
-_CALLED_VECTORS = 4
+_CALLED_VECTORS = 8
 
 #: Operations of a part, so that starting it on another thread (about a microsecond) is lost among them: 30 µs or so.
 PART = 100_000.0
@@ -394,7 +398,7 @@ def weight_of(expr: Apply) -> float:
         return 8.0
     if expr.fn.startswith("numpy."):
         return _CALLED_LOOP + WEIGHTS[expr.fn.removeprefix("numpy.")]
-    return WEIGHTS.get(expr.fn, 1.0)
+    return WEIGHTS.get(expr.fn.removeprefix("numpys_"), 1.0)
 
 
 def _width(types: set[str]) -> int:
@@ -505,7 +509,7 @@ def combined(estimates: Sequence[LoopEstimate]) -> LoopEstimate:
         sum(each.operations for each in estimates),
         sum(each.functions for each in estimates),
         min((each.width for each in estimates), default=8),
-        sum(each.live for each in estimates),
+        max((each.live for each in estimates), default=0),
         any(each.calls_numpy for each in estimates),
     )
 

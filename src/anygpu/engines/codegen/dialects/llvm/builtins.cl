@@ -156,21 +156,31 @@ static T numpys_length_N(T re, T im) {
 static bool numpys_length_less_equal_N(T re, T im, T limit) {
     const T square = re * re + im * im;
     const T bound = limit * limit;
-    T beyond = square - bound;
-    const bool near = fabs(beyond) <= bound * NEARLY;
-    if (near) {
-        beyond = numpys_length_N(re, im) <= limit ? -1.0 : 1.0;
+    const bool surely = square < bound * (1.0 - NEARLY);
+    bool is_below = square < bound * (1.0 + NEARLY);
+    if (surely != is_below) {
+        is_below = numpys_length_N(re, im) <= limit;
     }
-    return beyond <= 0.0;
+    return is_below;
 }
 
 static bool numpys_length_less_N(T re, T im, T limit) {
     const T square = re * re + im * im;
     const T bound = limit * limit;
-    T beyond = square - bound;
-    const bool near = fabs(beyond) <= bound * NEARLY;
-    if (near) {
-        beyond = numpys_length_N(re, im) < limit ? -1.0 : 1.0;
+    const bool surely = square < bound * (1.0 - NEARLY);
+    bool is_below = square < bound * (1.0 + NEARLY);
+    if (surely != is_below) {
+        is_below = numpys_length_N(re, im) < limit;
     }
-    return beyond < 0.0;
+    return is_below;
+}
+
+//:
+
+// The C library's hypotf: both squares are exact as double.
+static float numpys_hypot_f32(float x, float y) {
+    const double a = (double)x;
+    const double b = (double)y;
+    const float length = (float)sqrt(a * a + b * b);
+    return isinf(x) || isinf(y) ? infinity_f32() : length;
 }

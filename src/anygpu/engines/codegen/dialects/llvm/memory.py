@@ -7,6 +7,7 @@ A `Place` is a position as LLVM sees it: a value that all lanes share, and a con
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from collections.abc import Callable, Sequence
 from math import gcd
 from typing import NamedTuple
@@ -247,6 +248,8 @@ _STORED: dict[DType, str] = {
 }
 #: Whole numbers of as many bits.
 _BITS = {"double": "i64", "float": "i32"}
+#: In so many turns it is noted that floats are not finite. Each takes a register throughout a loop.
+_CHAINS = 2
 #: The longest distance of neighbours that are loaded together with all between them.
 _APART = 8
 
@@ -277,8 +280,10 @@ class LaneMemory:
         self.regions = regions
         #: Whether anything is noted beside what is stored.
         self.notes = notes
-        #: Where the bits of all that is noted are collected, for each kind of it and type.
-        self._marks: dict[tuple[int, Type], str] = {}
+        #: Where all that is noted is collected, for each kind of it, type and chain.
+        self._marks: dict[tuple[int, Type, int], str] = {}
+        #: How many floats of each kind and type are looked at: they take turns in the chains.
+        self._looked_at: Counts[tuple[int, Type]] = Counts()
 
     # -- one instruction each
 
@@ -406,7 +411,7 @@ class LaneMemory:
     def _watch(self, region: Region, raw: Value) -> None:
         """Note whether a value that is stored is finite."""
         if region.watched:
-            self._mark(RESULT, self._unfinite(raw))
+            self._look(RESULT, raw)
 
     def note(self, value: Value, condition: Value | None = None) -> None:
         """Note that the condition holds, of a float or of a whole number; without one, that a float is not finite."""
@@ -415,10 +420,22 @@ class LaneMemory:
         is_float = value.type.elem in FLOATS
         if condition is None:
             if is_float:
-                self._mark(HIDDEN, self._unfinite(value))
+                self._look(HIDDEN, value)
             return
         held = self.w.fit(condition, value.type.lanes)
         self._mark(BEYOND if is_float else WRAPPED, self.w.convert("sext", held, _BITS.get(value.type.elem, "i32")))
+
+    def _look(self, what: int, raw: Value) -> None:
+        """Note whether a value is finite: then 0 times it is 0, and else NaN, which stays one in a sum."""
+        type = raw.type
+        if type.elem not in _BITS or not self.compiler.target.fuses:
+            self._mark(what, self._unfinite(raw))
+            return
+        # A sum takes some cycles, and the next one of its chain waits for it.
+        mark = self._mark_of(what, type, self._looked_at[what, type] % _CHAINS)
+        self._looked_at[what, type] += 1
+        before = self.w.new(f"load {type}, ptr {mark}", type)
+        self.w.add_line(f"store {self.w.intrinsic('fma', raw, constant(0.0, type), before)}, ptr {mark}")
 
     def _unfinite(self, raw: Value) -> Value:
         """A whole number that is 0 if the value is finite: then it minus itself is 0, of which no bit is set."""
@@ -431,23 +448,25 @@ class LaneMemory:
 
     def _mark(self, what: int, rest: Value) -> None:
         """Collect the bits of a number that is 0 where there is nothing to note."""
-        bits = rest.type
-        if (what, bits) not in self._marks:
-            mark = self._marks[what, bits] = f"%noted{what}.{bits.elem}.{bits.lanes}"
-            self.w.first.append(f"  {mark} = alloca {bits}")
-            self.w.first.append(f"  store {constant(0, bits)}, ptr {mark}")
-        mark = self._marks[what, bits]
+        bits, mark = rest.type, self._mark_of(what, rest.type)
         before = self.w.new(f"load {bits}, ptr {mark}", bits)
         self.w.add_line(f"store {self.w.binary('or', before, rest)}, ptr {mark}")
+
+    def _mark_of(self, what: int, type: Type, chain: int = 0) -> str:
+        """Where a kind of note is collected, 0 at first."""
+        if (what, type, chain) not in self._marks:
+            mark = self._marks[what, type, chain] = f"%noted{what}.{type.elem}.{type.lanes}.{chain}"
+            self.w.first.append(f"  {mark} = alloca {type}")
+            self.w.first.append(f"  store {constant(0, type)}, ptr {mark}")
+        return self._marks[what, type, chain]
 
     def noted(self) -> Value | None:
         """At the end of a nest: all that was noted, as bits; `None` if nothing is looked at."""
         found: Value | None = None
-        for (what, bits), name in self._marks.items():
-            mark = self.w.new(f"load {bits}, ptr {name}", bits)
-            one = Type(bits.elem)
-            mark = mark if bits.lanes == 1 else self.w.intrinsic("vector.reduce.or", mark, result=one)
-            is_set = self.w.compare("ne", mark, constant(0, one))
+        for (what, type, _), name in self._marks.items():
+            mark = self.w.new(f"load {type}, ptr {name}", type)
+            is_set = self.w.compare("uno" if type.elem in FLOATS else "ne", mark, constant(0, type))
+            is_set = is_set if type.lanes == 1 else self.w.intrinsic("vector.reduce.or", is_set, result=Type("i1"))
             number = self.w.select(is_set, constant(what, I64), constant(0, I64))
             found = number if found is None else self.w.binary("or", found, number)
         return found
