@@ -332,7 +332,7 @@ def unused(values: Sequence[Value], wanted: Sequence[Value], chosen: Callable[[V
 def cut_away(wanted: Sequence[Value], chosen: Callable[[Value], bool]) -> list[Value]:
     """Return the elements of the last `chosen` values that are cut away on the way to what is wanted.
 
-    They are a few parts of each value, which may include some used elements; large parts are replaced by the whole value.
+    They are a few parts of each value, which may include used elements; large parts are replaced by the whole value.
     """
     whole = {id(value) for value in wanted}
     used: dict[int, list[Slice]] = {}
