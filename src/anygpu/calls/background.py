@@ -72,7 +72,7 @@ class Background:
 
     @property
     def busy(self) -> bool:
-        """Whether jobs are waiting or running."""
+        """Return whether jobs are waiting or running."""
         return self._waiting > 0
 
     def settle(self, timeout: float | None = None) -> bool:
@@ -82,7 +82,7 @@ class Background:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called; long jobs ask between their steps."""
+        """Return whether `close` was called; long jobs ask between their steps."""
         return self._closed
 
     @contextlib.contextmanager
@@ -244,7 +244,7 @@ class _Switching:
 
     @property
     def is_short(self) -> bool:
-        """Whether a block is under way."""
+        """Return whether a block is under way."""
         return self._blocks > 0
 
     def undo(self) -> None:

@@ -24,7 +24,7 @@ class Site(Protocol):
 
     @property
     def runs_as_is(self) -> bool:
-        """Whether the caller runs the user's function itself in the next call, and reports to `ran`."""
+        """Return whether the caller runs the user's function itself in the next call, and reports to `ran`."""
 
     def run(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float

@@ -145,7 +145,7 @@ def ldexp(x: Value, exponent: Value) -> Value:
 
 
 def power(x: Value, y: Value) -> Value:
-    """The power; of one exponent of 0.5 the square root, where NumPy takes that: -0.0 and -inf have other ones."""
+    """Return the power; for a single exponent of 0.5 the square root, where NumPy takes it: -0.0 and -inf differ."""
     plain = binary("power", x, y)
     exponent = y
     while isinstance(exponent.op, Broadcast | Reshape | Cast):
@@ -160,7 +160,7 @@ def power(x: Value, y: Value) -> Value:
 
 @cache
 def _roots_of_powers() -> frozenset[str]:
-    """The types of which `np.power` takes the square root where 0.5 is the exponent of a whole array."""
+    """Return the dtypes for which `np.power` of an array and 0.5 is the square root."""
     zeros = {name: np.full(2, -0.0, name) for name in ("float16", "float32", "float64")}
     return frozenset(name for name, zero in zeros.items() if np.signbit(np.power(zero, zero.dtype.type(0.5))).all())
 

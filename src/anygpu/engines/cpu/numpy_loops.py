@@ -122,7 +122,7 @@ def _gives_the_same(ufunc: Any, dtype: str, loop: int, data: int) -> bool:
 # processor has the same bits, with fused instructions or without.
 
 
-#: Pairs of which the exact length is rounded to another float than its double is, up and down.
+#: Pairs whose exact length rounds to another float than its double does, up and down.
 _ROUNDED_TWICE = (
     ("0x1.febea6p+0", "0x1.ff5f3ap-12"),
     ("0x1.93e35ap+0", "0x1.c6be12p-12"),
@@ -135,7 +135,7 @@ _EXTREME = (0.0, -0.0, 1.0, -3.0, 1e-45, 2e-39, 3e38, -3e38, np.inf, -np.inf, np
 
 
 def with_steps(program: Program) -> Program:
-    """The program with the steps of NumPy's loops in place of calls, where these are known."""
+    """Return the program with known steps of NumPy's loops in place of calls to them."""
     if not any(_has_steps(program, node) for node in program.nodes) or not _is_rooted_as_double():
         return program
     nodes = [
@@ -152,7 +152,7 @@ def _has_steps(program: Program, node: Node) -> bool:
 
 @cache
 def _is_rooted_as_double() -> bool:
-    """Whether NumPy's lengths are those of glibc, which has rounded them so in every version that is known."""
+    """Return whether NumPy's lengths are those of glibc, which has rounded them so in every known version."""
     if sys.platform != "linux" or not (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc"):
         return False
     numbers = 1 + np.arange(2 * _COUNT) * 0.6180339887498949 % 1
