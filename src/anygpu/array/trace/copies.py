@@ -221,7 +221,7 @@ class Copies:
         if names is None:
             users = function.__globals__
             names = {"__name__": users.get("__name__", ""), "__builtins__": self._builtins}
-            # What a trace has warned of, filters that show it once do not show again.
+            # Filters that show a warning once would not show it again after the trace.
             names["__warningregistry__"] = registry = users.get("__warningregistry__", {})
             self._registries.append((users, registry))
             self._globals[id(users)] = names
