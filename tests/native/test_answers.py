@@ -7,7 +7,6 @@ import pickle
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,18 +15,12 @@ import pytest
 import anygpu as ag
 from anygpu.base import events
 from tests.native.cases import compare, device, natively
-from tests.support.native_placement import native_at_once, settle, wrong_functions
+from tests.support.native_placement import settle, wrong_functions
+
+pytestmark = pytest.mark.usefixtures("native_at_once_and_right")
 
 X = np.linspace(-2, 2, 12, dtype=np.float32)
 M = X.reshape(3, 4)
-
-
-@pytest.fixture(autouse=True)
-def at_once() -> Iterator[None]:
-    with native_at_once():
-        yield
-        settle()
-        assert wrong_functions() == []
 
 
 def smooth(x: Any) -> Any:

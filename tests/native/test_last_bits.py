@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,19 +20,12 @@ from anygpu.errors import DeviceFallback, DeviceUnavailable
 from tests.native.cases import device, natively
 from tests.native.expressions import EXPRESSIONS
 from tests.native.random_functions import RandomFunction, same_bits
-from tests.support.native_placement import native_at_once, settle, wrong_functions
+
+pytestmark = pytest.mark.usefixtures("native_at_once_and_right")
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (90, 70, 3)).astype(np.uint8)
 WEIGHTS = np.array([0.299, 0.587, 0.114])
 POINTS = np.random.default_rng(1).normal(size=(300, 40))
-
-
-@pytest.fixture(autouse=True)
-def at_once() -> Iterator[None]:
-    with native_at_once():
-        yield
-        settle()
-        assert wrong_functions() == []
 
 
 def reason() -> str:

@@ -27,10 +27,11 @@ from tests.support.native_placement import native_at_once, settle, tried_at_once
 
 
 @pytest.fixture(autouse=True)
-def on_native(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def on_native() -> Iterator[None]:
     """Every call counts: the first one is enough to try native code, which is used whatever it takes."""
-    monkeypatch.setenv("ANYGPU_SOFTWARE_DEVICES", "off")
-    with tried_at_once():
+    # With a `MonkeyPatch` of its own: that of a test has to be undone before this block ends.
+    with pytest.MonkeyPatch.context() as patch, tried_at_once():
+        patch.setenv("ANYGPU_SOFTWARE_DEVICES", "off")
         yield
 
 

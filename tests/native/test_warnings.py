@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,18 +13,12 @@ import anygpu as ag
 from anygpu.array.trace.traced import Traced
 from anygpu.array.trace.tracing import trace
 from tests.native.cases import device, natively
-from tests.support.native_placement import native_at_once, settle, wrong_functions
+from tests.support.native_placement import settle
+
+pytestmark = pytest.mark.usefixtures("native_at_once_and_right")
 
 X = np.linspace(1, 2, 2000)
 NUMBERS = np.arange(2000, dtype=np.int8) % 50
-
-
-@pytest.fixture(autouse=True)
-def at_once() -> Iterator[None]:
-    with native_at_once():
-        yield
-        settle()
-        assert wrong_functions() == []
 
 
 def with_one(value: float, x: Any = X) -> Any:

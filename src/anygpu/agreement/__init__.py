@@ -1,7 +1,7 @@
-"""Whether a device's result is correct: compared with NumPy's, on the inputs of a real call.
+"""Compare a device's result with NumPy's, on the inputs of a real call.
 
-`trust` is what a call site has learnt of its results: which were compared, how they lie in memory, of what NumPy warns.
-A result that differs is a `Mismatch`, which `mismatches` tells and keeps.
+`trust` keeps what a call site has learnt about its results: which programs were compared, how results lie in memory,
+and which warnings NumPy gives. A result that differs is a `Mismatch`, which `mismatches` reports and keeps.
 
 `comparison.judge` is what callers use. It first allows only what one operation may add, which needs no analysis. What
 lies beyond that is judged by `analysis`, which runs the program node by node on NumPy and carries a bound for every

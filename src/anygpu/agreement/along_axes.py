@@ -52,7 +52,7 @@ def step_of(x: HostArray) -> int | None:
     Sums of such values are exact in any order as long as they fit into the mantissa. The first `_FIRST` elements rule
     out most steps before the whole array is read.
     """
-    # What the first of them are no multiples of, all of them are not.
+    # A step that does not divide the first values does not divide all of them.
     steps = _steps_of(x.reshape(-1)[:_FIRST], _STEPS) if x.size > _FIRST and x.flags.c_contiguous else _STEPS
     return next(iter(_steps_of(x, steps)), None) if steps else None
 

@@ -31,11 +31,11 @@ from anygpu.program.ops.custom import Custom, with_references
 _PIECE = 1 << 16
 #: Programs on more elements than this are large.
 LARGE = 1 << 15
-#: What an analysis may hold at a time.
+#: Bytes that an analysis may hold at a time.
 MOST_BYTES = 2 << 30
 
 
-#: Smaller arrays are looked at as a whole; of the rows of others one in so many, in so many stretches.
+#: Elements up to which an array is analysed whole; of larger ones, one row in this many, in this many stretches.
 _SMALL, _ONE_ROW_IN, _STRETCHES = 1 << 13, 16, 8
 
 
@@ -339,7 +339,7 @@ def _flagged(op: p.Primitive, given: Sequence[HostArray], raised: set[str]) -> H
 
 
 def spoken(op: p.Primitive) -> str:
-    """The name by which NumPy's warnings call an operation."""
+    """Return the name by which NumPy's warnings call an operation."""
     return FUNCTIONS[op.fn].numpy_name if isinstance(op, p.Unary | p.Binary) else op.name
 
 

@@ -70,9 +70,9 @@ class Difference(msgspec.Struct, frozen=True):
     index: tuple[int, ...]
     expected: Any
     got: Any
-    #: What they might differ by; `None` if it is not about values.
+    #: The allowed difference; `None` if it is not about values.
     allowed: float | None
-    #: How many elements differ.
+    #: The number of elements that differ.
     count: int
     sentence: str
 
@@ -84,14 +84,16 @@ class Judgement(NamedTuple):
     difference: Difference | None = None
     #: For "undecided".
     why: str = ""
-    #: What NumPy would warn of; `None` where the program was not analysed.
+    #: The warnings that NumPy would give; `None` if the program was not analysed.
     flags: frozenset[Flag] | None = None
     #: For each array and number of the return value the largest relative difference that was right.
     usual: tuple[float, ...] = ()
 
 
 def _differs_outside(wanted: list[Any], structure: Structure, leaves: list[Any], other: Structure) -> Difference | None:
-    """The first difference that is seen without the numbers: of nesting, types, shapes and what a caller can ask."""
+    """Return the first difference that is seen without the numbers: of nesting, types, shapes and what a caller can
+    ask.
+    """
     if structure != other:
         return Difference(0, (), structure, other, None, 1, f"it is nested as {other}, not as {structure}")
     for number, (one, another) in enumerate(zip(wanted, leaves, strict=True)):
@@ -164,8 +166,8 @@ def judge(
 def _settled_in_pieces(
     pieces: Pieces, wanted: Sequence[Any], got: Sequence[Any], quick: Sequence[Any]
 ) -> tuple[float, ...] | None:
-    """The usual differences of each output, if a large program agrees; `None` when all of it has to be analysed to
-    know.
+    """Return the usual differences of each output, if a large program agrees; `None` when all of it has to be analysed
+    to know.
 
     A sample of positions shows by how much results differ that are right. The positions that differ by more, such as
     those near a zero of a function, are then analysed by themselves, up to `_MOST_APART` of all. It takes a tenth of
@@ -198,7 +200,7 @@ def _settled_in_pieces(
 
 
 def _piece_agrees(pieces: Pieces, wanted: Sequence[Any], got: Sequence[Any], positions: Positions) -> bool:
-    """Whether every element of a piece is right, by an analysis of that piece."""
+    """Return whether every element of a piece is right, by an analysis of that piece."""
     found = pieces.analyse(positions)
     if found is None:
         return False
@@ -218,9 +220,9 @@ def _settled_by_rows(
     quick: Sequence[Any],
     rebuild: Rebuild,
 ) -> tuple[float, ...] | None:
-    """As `_settled_in_pieces` for a large program without an independent axis, one that sums over its rows for example.
+    """Judge a large program without an independent axis, such as one that sums over its rows, by some of its rows.
 
-    Its results are analysed in some rows from everywhere, and in those rows that differ by more than these do.
+    Rows from all parts of the results are analysed, and every row that differs by more than these do.
     """
     if max(spec.size for spec in program.specs) <= LARGE or any(_is_only_moved(each) for each in quick):
         return None
@@ -257,7 +259,7 @@ class _Different(NamedTuple):
     @classmethod
     @float_errors_ignored
     def of(cls, one: Any, other: Any) -> _Different | None:
-        """The differences of two results; `None` for a leaf that has no values, or for integers that differ."""
+        """Return the differences of two results; `None` for a leaf that has no values, or for integers that differ."""
         if not _has_values(one):
             return None
         one, other = np.asarray(one), np.asarray(other)
@@ -270,7 +272,7 @@ class _Different(NamedTuple):
         return cls(one, other, relative)
 
     def adds_to(self, rows: Rows) -> bool:
-        """Have the rows looked at that differ by more than the sampled ones; `False` if these are more than
+        """Have the rows analysed that differ by more than the sampled ones; return False if these are more than
         `_MOST_APART` of all.
         """
         place = rows.place(self.one.shape)
@@ -284,8 +286,8 @@ class _Different(NamedTuple):
         return len(positions) <= _MOST_APART * len(worst)
 
     def usual(self, bound: HostArray, rows: Rows) -> float | None:
-        """The largest relative difference in the chosen rows, if all of them are right and no other row exceeds it;
-        else `None`.
+        """Return the largest relative difference in the chosen rows, if all of them are right and no other row exceeds
+        it; else `None`.
         """
         place = rows.place(self.one.shape)
         one, other = self.one[place], self.other[place]
@@ -299,8 +301,8 @@ class _Different(NamedTuple):
 
 @float_errors_ignored
 def _relative(one: Any, other: Any) -> float:
-    """Twice the largest relative difference of two results, at most `MOST_USUAL` epsilons: what later comparisons may
-    allow.
+    """Return twice the largest relative difference of two results, and at most `MOST_USUAL` epsilons, for later
+    comparisons.
     """
     if not _has_values(one):
         return 0.0
@@ -313,7 +315,7 @@ def _relative(one: Any, other: Any) -> float:
 
 
 def layout(array: HostArray) -> tuple[int, ...]:
-    """The axes in the order of memory, the slowest first, without those of length 1; `()` for C order."""
+    """Return the axes in the order of memory, the slowest first, without those of length 1; `()` for C order."""
     if array.flags.c_contiguous:
         return ()
     axes = [axis for axis, length in enumerate(array.shape) if length > 1]
@@ -322,7 +324,7 @@ def layout(array: HostArray) -> tuple[int, ...]:
 
 
 def _seen_from_outside(one: Any, other: Any) -> str:
-    """A difference in type, dtype or shape, as a sentence."""
+    """Return a difference in type, dtype or shape, as a sentence."""
     if type(one) is not type(other):
         return f"it is a {type(other).__name__}, not a {type(one).__name__}"
     if isinstance(one, np.ndarray | np.generic) and (one.dtype != other.dtype or one.shape != other.shape):
@@ -331,7 +333,7 @@ def _seen_from_outside(one: Any, other: Any) -> str:
 
 
 def _equal(one: Any, other: Any) -> Any:
-    """Where they are the same, NaN included."""
+    """Return where they are the same, NaN included."""
     agree = one == other
     if one.dtype.kind in "fc":
         agree = agree | (np.isnan(one) & np.isnan(other))
@@ -339,10 +341,10 @@ def _equal(one: Any, other: Any) -> Any:
 
 
 def _is_within(one: Any, other: Any, relative: Any, usual: float) -> bool:
-    """Whether a leaf surely agrees, without an analysis.
+    """Return whether a leaf agrees, without an analysis; False means that an analysis has to decide.
 
-    `relative` is a difference that the analysis would allow in any case, -1 where even signs of zeros must be kept;
-    `usual` is what it has allowed before. `False` means that an analysis has to decide.
+    `relative` is a difference that the analysis would allow in any case, -1 if even signs of zeros must agree; `usual`
+    is what it has allowed before.
     """
     if not _has_values(one):
         return _same(one, other)
@@ -356,7 +358,7 @@ def _is_within(one: Any, other: Any, relative: Any, usual: float) -> bool:
 
 @float_errors_ignored
 def _near(one: Any, other: Any, relative: Any, usual: float) -> Any:
-    """Where two results surely agree, element by element: equal, or within the larger of `relative` and `usual`."""
+    """Return where two results surely agree: where they are equal, or within the larger of `relative` and `usual`."""
     one, other = np.asarray(one), np.asarray(other)
     agree = _equal(one, other)
     if one.dtype.kind not in "fc" or not np.size(relative) or agree.all():
@@ -366,8 +368,8 @@ def _near(one: Any, other: Any, relative: Any, usual: float) -> Any:
 
 
 def _same_sign(one: HostArray, other: HostArray) -> Any:
-    """Where the signs agree, of zeros too, which only an operation that moves elements is bound to keep. NaN counts as
-    equal.
+    """Return where the signs agree, of zeros too, which only an operation that moves elements is bound to keep. NaN
+    counts as equal.
     """
     if one.dtype.kind == "c":
         return _same_sign(one.real, other.real) & _same_sign(one.imag, other.imag)
@@ -375,12 +377,12 @@ def _same_sign(one: HostArray, other: HostArray) -> Any:
 
 
 def _has_values(leaf: Any) -> bool:
-    """Whether a leaf of a return value is a number or an array of numbers."""
+    """Return whether a leaf of a return value is a number or an array of numbers."""
     return isinstance(leaf, np.ndarray | np.generic | float | complex) and np.asarray(leaf).dtype.kind in "biufc"
 
 
 def _same(one: Any, other: Any) -> bool:
-    """A part of the return value that does not come from the program."""
+    """Return whether two parts of return values that do not come from the program are the same."""
     if one is other:
         return True
     try:
@@ -391,10 +393,10 @@ def _same(one: Any, other: Any) -> bool:
 
 @float_errors_ignored
 def _judged(number: int, one: Any, other: Any, bound: Any, *, moved: bool) -> Judgement | None:
-    """The judgement of one leaf; `None` when all of it is right.
+    """Judge one leaf; return `None` if all of it is right.
 
-    `one` is what the function returned. Elements with an infinite bound are undecided, of which floats may have a share
-    of `MOST_UNDECIDED` and integers none.
+    `one` is what the function returned. Elements with an infinite bound are undecided: a share of `MOST_UNDECIDED` is
+    accepted among floats, and none among integers.
     """
     if not _has_values(one):
         sentence = f"it is {other!r:.80}, not {one!r:.80}"
@@ -420,9 +422,9 @@ def _judged(number: int, one: Any, other: Any, bound: Any, *, moved: bool) -> Ju
 
 @float_errors_ignored
 def _agree(one: HostArray, other: HostArray, allowed: HostArray, *, moved: bool) -> Any:
-    """Where a result is near what the function returned.
+    """Return where a result is within the allowed distance of what the function returned.
 
-    With `moved` only the same bits are, signs of zeros included.
+    With `moved` the bits must be the same, signs of zeros included.
     """
     agree = _equal(one, other)
     if moved and one.dtype.kind in "fc":
@@ -431,7 +433,7 @@ def _agree(one: HostArray, other: HostArray, allowed: HostArray, *, moved: bool)
 
 
 def _is_only_moved(quick: Any) -> bool:
-    """Whether a leaf comes from operations that only move elements, so that it has to have NumPy's bits."""
+    """Return whether a leaf was only moved by operations, and must have NumPy's bits."""
     return bool(np.size(quick)) and np.asarray(quick).flat[0].real < 0
 
 
@@ -440,12 +442,12 @@ def _place(index: tuple[int, ...]) -> str:
 
 
 def _quick(program: Program) -> list[np.float64]:
-    """For each output a relative difference that is surely allowed; -1 where even the signs of zeros must be right."""
+    """Return the relative difference surely allowed for each output; -1 where even signs of zeros must agree."""
     return [np.float64(_quickly(program, output, {})) for output in program.outputs]
 
 
 def _quickly(program: Program, position: int, known: dict[int, float]) -> float:
-    """The relative difference that is surely allowed for one node, found from its inputs; memoised in `known`.
+    """Return the relative difference that is surely allowed for one node, found from its inputs; memoised in `known`.
 
     It is -1 for what only moves elements, the tolerance of one function after a transcendental one, else 0.
     """
@@ -475,9 +477,9 @@ def _quickly(program: Program, position: int, known: dict[int, float]) -> float:
 # as near to it as NumPy's is as right as NumPy's.
 
 
-#: How many times NumPy's error another result may have, and units in the last place that it may have in any case.
+#: The allowed error: this many times NumPy's, and in any case this many units in the last place.
 _TIMES, _UNITS = 4.0, 4.0
-#: Where NumPy itself is this far from exact, relative to the result, being as near says nothing.
+#: A relative error of NumPy's own result beyond which comparing errors proves nothing.
 _MOST_ERROR = 1e-2
 #: Whole numbers that may differ, by 1: as many as twice those that NumPy rounds to the other side, and this share.
 _MOST_DIFFERENT = 0.01
@@ -487,7 +489,8 @@ _FEW = 8
 def is_as_accurate(
     program: Program, inputs: Sequence[HostArray], expected: Sequence[HostArray], results: Sequence[HostArray]
 ) -> bool:
-    """Whether every result of a device is as near to the exact one as NumPy's; `False` also where that cannot be told.
+    """Return whether every result of a device is as near to the exact one as NumPy's; `False` also where that cannot be
+    told.
 
     `expected` and `results` are those of the program, in its order. The exact result is that of the same program in
     double precision on NumPy, so it can only be told for programs of at most 32 bits.
@@ -505,7 +508,7 @@ def is_as_accurate(
 
 @float_errors_ignored
 def _is_as_near(exact: HostArray, one: HostArray, other: HostArray) -> bool:
-    """Whether `other` is as near to `exact` as `one` is: its largest error, and that of all but one in a hundred
+    """Return whether `other` is as near to `exact` as `one` is: its largest error, and that of all but one in a hundred
     elements.
 
     Both are in units in the last place, and may be `_TIMES` as large plus `_UNITS`. Where NumPy itself is off by more
@@ -531,13 +534,13 @@ def _is_as_near(exact: HostArray, one: HostArray, other: HostArray) -> bool:
 
 
 def _errors(values: HostArray, exact: HostArray) -> npt.NDArray[Any]:
-    """The absolute errors, in the type of `exact`."""
+    """Return the absolute errors, in the type of `exact`."""
     found: npt.NDArray[Any] = np.abs(values.astype(exact.dtype) - exact)
     return found
 
 
 def _are_as_whole(exact: HostArray, one: HostArray, other: HostArray) -> bool:
-    """Whether integers are NumPy's, or its neighbours where rounding decided.
+    """Return whether integers are NumPy's, or its neighbours where rounding decided.
 
     At most `_MOST_DIFFERENT` of them may differ, each by 1, and no more of them may miss the exact one than twice
     NumPy's own.

@@ -29,7 +29,7 @@ ErrorClass = Literal["arithmetic", "function", "sum", "fourier", "linear"]
 EPSILON: dict[DType, float] = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
-#: How many binary digits a number has.
+#: The binary digits of a number.
 DIGITS: dict[DType, int] = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 
 
@@ -56,7 +56,7 @@ def tolerance_of(kind: ErrorClass, dtype: DType) -> float:
 # What a rule of `elementwise` computes of a part stays in the processor's cache.
 
 
-#: How far two right answers may lie apart, for every element; `None` where there is one right answer.
+#: The allowed distance of two right results, for every element; `None` if only one result is right.
 Bound = npt.NDArray[np.float64] | None
 
 #: Elements that a rule looks at at once: the dozens of arrays that it makes of them stay in the processor's cache.

@@ -1,13 +1,12 @@
-"""The floating-point errors that NumPy meets in a program, found by native code from the values themselves.
+"""Find the floating-point errors that NumPy would meet in a program, by native code that looks at the values.
 
-IEEE 754 defines them by operands and results: a NaN of operands that are none is an invalid operation, an infinity of
-finite operands an overflow or a division by zero. `error_program` computes these conditions beside a program, and
-`FloatErrors` runs it. A NaN that was among the arguments and is only carried on is none of them, and neither is an
-infinity that is meant to be there.
+IEEE 754 defines them by operands and results: a NaN from operands without one is an invalid operation, an infinity from
+finite operands is an overflow or a division by zero. `error_program` computes these conditions beside a program, and
+`FloatErrors` runs it. A NaN or an infinity that was among the arguments and is only carried on is no error.
 
-What is found is never less than what NumPy warns of. Of sums it may be more: large numbers count as an overflow whether
-they cancel or not, in whichever order NumPy adds them. Of products of matrices, transforms and complex numbers every
-result that is not finite counts, whatever it comes from.
+The errors found are never fewer than those NumPy warns about. There may be more: a sum of large numbers counts as an
+overflow in case NumPy adds them in an order in which they do not cancel, and every result of a matrix product, a
+transform or complex arithmetic that is not finite counts, whatever its cause.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from anygpu.program.graph import Line, Node, Program
 from anygpu.program.primitives import Binary, Broadcast, Cast, Constant, Primitive, Reduce, Scan, Select, Unary
 
 Kind = Literal["divide by zero", "overflow", "invalid value"]
-#: What NumPy may call an error, and the node that is true where it is met.
+#: NumPy's possible names for an error, and the node that is true where it occurs.
 Condition = tuple[tuple[Kind, ...], int]
 _ANY: tuple[Kind, ...] = ("divide by zero", "overflow", "invalid value")
 
-#: Programs of more nodes than this are not looked at: it takes several nodes for each.
+#: Programs with more nodes are not analysed: each node takes several more.
 _MOST_NODES = 400
-#: Functions that are infinite of finite numbers only where they divide by zero, and those that do either.
+#: Functions of finite numbers that give infinity only by a division by zero, and those that may also overflow.
 _POLES = frozenset(("log", "log2", "log10", "log1p", "atanh"))
 _QUOTIENTS = frozenset(("divide", "floor_divide", "reciprocal"))
 
@@ -40,7 +39,7 @@ class FloatErrors:
     """Native code that finds the floating-point errors of one program."""
 
     def __init__(self, program: Program, quiet: frozenset[Line]) -> None:
-        """Compile it; lines on which the function has told NumPy to be quiet do not count.
+        """Compile the program that finds the errors, without the lines on which the function has silenced NumPy.
 
         Raises `CannotCompile` where there is no code for it, and `MissingExtra` where nothing compiles.
         """
@@ -49,7 +48,7 @@ class FloatErrors:
         self._native = None if found is None else executable(found[0])
 
     def met(self, inputs: Sequence[Any]) -> frozenset[Flag]:
-        """All errors of which NumPy may warn with these inputs, if its modes let it."""
+        """Return all errors that NumPy meets with these inputs."""
         if self._native is None:
             return frozenset()
         results = self._native(inputs)
@@ -58,9 +57,10 @@ class FloatErrors:
 
 
 def error_program(program: Program, quiet: frozenset[Line]) -> tuple[Program, list[tuple[Flag, ...]]] | None:
-    """A program with one truth value for each condition, and the errors that the condition stands for.
+    """Return a program with one truth value for each condition, and the errors that each condition stands for.
 
-    `None` where no operation of the program can meet an error. Raises `OverflowError` for a program that is too large.
+    Return `None` if no operation of the program can meet an error. Raises `OverflowError` for a program that is too
+    large.
     """
     if len(program.nodes) > _MOST_NODES:
         raise OverflowError
@@ -80,7 +80,7 @@ def error_program(program: Program, quiet: frozenset[Line]) -> tuple[Program, li
 
 
 class _Writer:
-    """Nodes that are added to those of a program, each once."""
+    """Adds nodes to those of a program, each once."""
 
     def __init__(self, program: Program) -> None:
         self.nodes = list(program.nodes)
@@ -88,7 +88,7 @@ class _Writer:
         self._known: dict[tuple[Primitive, tuple[int, ...]], int] = {}
 
     def conditions(self, position: int) -> list[Condition]:
-        """The conditions of an operation that may meet errors."""
+        """Return the conditions under which an operation meets errors."""
         op, inputs = self.nodes[position]
         if KIND[self._specs[position].dtype] == "float" and isinstance(op, Unary | Binary | Cast):
             operands = [each for each in inputs if KIND[self._specs[each].dtype] == "float"]
@@ -99,7 +99,7 @@ class _Writer:
         return [(_ANY, self._not(self._test("isfinite", position)))]
 
     def _of_sum(self, source: int, axes: tuple[int, ...]) -> list[Condition]:
-        """The conditions of sums along axes: too large in some order, or infinities of both signs."""
+        """Return the conditions of sums along axes: an overflow in some order, or infinities of both signs."""
         is_finite = self._test("isfinite", source)
         sizes = self._add(Select(), is_finite, self._add(Unary("abs"), source), self._filled(source, 0.0))
         total = self._add(Reduce("sum", axes), sizes)
@@ -111,7 +111,7 @@ class _Writer:
         return [(("overflow",), self._not(fits)), (("invalid value",), self._both(*both))]
 
     def _of_real(self, op: Unary | Binary | Cast, position: int, operands: Sequence[int]) -> list[Condition]:
-        """The conditions of a function of real numbers."""
+        """Return the conditions of a function of real numbers."""
         becomes_nan = self._test("isnan", position)
         becomes_infinite = self._test("isinf", position)
         for each in operands:
@@ -137,12 +137,12 @@ class _Writer:
         return found
 
     def holds_anywhere(self, condition: int) -> int:
-        """A truth value: whether a condition holds for any element."""
+        """Return the node that tells whether a condition holds for any element."""
         axes = tuple(range(len(self._specs[condition].shape)))
         return self._add(Reduce("any", axes), condition) if axes else condition
 
     def any_of(self, conditions: Sequence[int]) -> int:
-        """Whether one of several truth values is true."""
+        """Return the node that tells whether any of these truth values is true."""
         first, *others = conditions
         for each in others:
             first = self._add(Binary("bitwise_or"), first, each)
@@ -158,13 +158,13 @@ class _Writer:
         return self._add(Binary("bitwise_and"), one, other)
 
     def _filled(self, like: int, number: float) -> int:
-        """The number in the type and shape of a node."""
+        """Return the node of an array filled with `number`, in the shape and dtype of `like`."""
         spec = self._specs[like]
         filled = self._add(Constant((), spec.dtype, np.asarray(number, spec.dtype).tobytes()))
         return self._add(Broadcast(spec.shape), filled) if spec.shape else filled
 
     def _add(self, op: Primitive, *inputs: int) -> int:
-        """The node that computes this, added unless it is there."""
+        """Return the node of this operation; add it unless the program has it already."""
         key = (op, inputs)
         if key not in self._known:
             self._known[key] = len(self.nodes)

@@ -38,7 +38,7 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
     when: str
     task: str
     device: str
-    #: What differs, as a sentence.
+    #: The difference, as a sentence.
     sentence: str
     #: Which array of the return value, and where in it.
     leaf: int
@@ -61,7 +61,7 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
         return f"anygpu verify --report {self.id}"
 
     def warning(self) -> ResultMismatch:
-        """The warning for the user, which may also be raised."""
+        """Return the warning for the user, which may also be raised."""
         return ResultMismatch(
             self.task,
             self.device,
@@ -116,7 +116,7 @@ def mismatch(
 
 
 def _facts(device: Device | None) -> dict[str, str]:
-    """The facts on a device that a report has."""
+    """Return the facts about a device that a report states."""
     if device is None:
         return {}
     names = ("engine", "kind", "name", "driver", "api")
@@ -124,7 +124,7 @@ def _facts(device: Device | None) -> dict[str, str]:
 
 
 def _versions(device: str) -> dict[str, str]:
-    """The versions of all libraries that take part, for a report."""
+    """Return the versions of all libraries that take part, for a report."""
     found = {"anygpu": __version__, "numpy": np.__version__, "python": platform.python_version()}
     found["system"] = platform.platform()
     engine = parse_device(device).engine
@@ -134,9 +134,9 @@ def _versions(device: str) -> dict[str, str]:
 
 
 def keep(found: Mismatch) -> None:
-    """Write a mismatch to the cache folder, for `anygpu verify --report`; the oldest files go.
+    """Write a mismatch to the cache folder, for `anygpu verify --report`, and delete the oldest files.
 
-    A folder that cannot be written to costs only the report.
+    If the folder cannot be written to, only the report is lost.
     """
     folder = cache_folder() / FOLDER
     if write_file(folder / f"{found.id}.json", encode_json(found)):
@@ -147,7 +147,7 @@ def keep(found: Mismatch) -> None:
 
 
 def kept() -> list[Mismatch]:
-    """The mismatches that earlier processes have kept, the latest last; files that are none are passed over."""
+    """Return the mismatches that earlier processes have kept, the latest last; skip files that are not mismatches."""
     found: list[tuple[str, Mismatch]] = []
     with contextlib.suppress(OSError):
         for path in (cache_folder() / FOLDER).glob("*.json"):

@@ -44,7 +44,7 @@ class Sample(NamedTuple):
 
     traced: Traced
     inputs: list[Any]
-    #: What the function returned; `None` with anygpu's own arrays, where the program on NumPy is what counts.
+    #: The function's value; `None` with anygpu's own arrays, where the program on NumPy is the reference.
     expected: Any
     is_ours: bool
     #: The warning filters at that call.
@@ -52,30 +52,30 @@ class Sample(NamedTuple):
 
 
 class Trust:
-    """The comparisons of one call site: which programs agreed on which workers, and what NumPy's results look like.
+    """The comparisons of one call site: which programs agreed on which workers, and how NumPy's results look.
 
-    An agreement holds for a program, its chunks and the generation of its worker, and for the kinds of numbers that
-    were among the arguments.
+    An agreement holds for a program, its chunks, the generation of its worker, and the kinds of numbers among the
+    arguments.
     """
 
     def __init__(self) -> None:
         self._agreed: dict[tuple[str, str], tuple[Chunks | None, int]] = {}
-        #: By the same keys: for each number among the inputs, the kinds that were compared, and what is being compared.
+        #: By the same keys: the kinds compared for each number among the inputs, and the comparisons under way.
         self._kinds: dict[tuple[str, str], list[set[NumberKind]]] = {}
         self._comparing: set[tuple[str, str, tuple[NumberKind, ...]]] = set()
         self._layouts: dict[Hashable, tuple[tuple[int, ...] | None, ...] | None] = {}
         #: By the key of a program: how far its results were from NumPy's when they agreed.
         self.usual: dict[str, tuple[float, ...]] = {}
-        #: What NumPy warns of in each call, whatever the values are: errors in what the function computes of constants.
+        #: Warnings of NumPy in every call, whatever the values: errors in what the function computes from constants.
         self.constant_flags: frozenset[Flag] = frozenset()
-        #: What NumPy was seen to warn of: devices do not tell what no result shows, a NaN that is masked for example.
+        #: Warnings seen on NumPy; devices do not report errors that no result shows, such as a masked NaN.
         self.flags: frozenset[Flag] = frozenset()
-        #: The warning filters at the last call on NumPy, and what NumPy has warned of under them.
+        #: The warning filters at the last call on NumPy, and the warnings that were given under them.
         self.filters_at_last_numpy_call: Filters | None = None
         self._shown: frozenset[Flag] = frozenset()
-        #: By the key of a program: what finds its floating-point errors; `None` where nothing does.
+        #: By the key of a program, the code that finds its floating-point errors; `None` if there is none.
         self._errors: dict[str, FloatErrors | None] = {}
-        #: A warning that a filter has made an error of, for the next call to raise.
+        #: A warning that a filter turned into an error, for the next call to raise.
         self.pending_warning: Warning | None = None
 
     def warn_later(self, warning: Warning | None) -> None:
@@ -96,7 +96,7 @@ class Trust:
         generation: int,
         kinds: Sequence[NumberKind] = (),
     ) -> None:
-        """Note that this program, run in these chunks by a worker of this generation, gave what NumPy gives for such
+        """Note that this program, in these chunks and by a worker of this generation, gave NumPy's results for such
         numbers.
         """
         if len(self._agreed) >= _MOST:
@@ -106,7 +106,7 @@ class Trust:
         self.begin_with_numbers(program, name, kinds)
 
     def agreed(self, program: str, name: str, chunks: Chunks | None, generation: int) -> bool:
-        """Whether this program has agreed with NumPy there, in these chunks and since this worker was opened."""
+        """Return whether this program, in these chunks, has agreed with NumPy since this worker was opened."""
         return self._agreed.get((program, name)) == (chunks, generation)
 
     # -- numbers among the arguments
@@ -116,12 +116,12 @@ class Trust:
         self._kinds[program, name] = [{kind} for kind in kinds]
 
     def knows_numbers(self, program: str, name: str, kinds: Sequence[NumberKind]) -> bool:
-        """Whether results there were compared with NumPy's for numbers of these kinds, since they first agreed."""
+        """Return whether results for numbers of these kinds were compared since the program first agreed."""
         known = self._kinds.get((program, name))
         return not known or all(kind in seen for kind, seen in zip(kinds, known, strict=False))
 
     def begin_comparing(self, program: str, name: str, kinds: tuple[NumberKind, ...]) -> bool:
-        """Whether the caller is to compare numbers of these kinds; no other caller does until `end_comparing`."""
+        """Return whether the caller is to compare numbers of these kinds: no other one does until `end_comparing`."""
         key = (program, name, kinds)
         begun = key in self._comparing
         self._comparing.add(key)
@@ -137,18 +137,20 @@ class Trust:
     # -- warnings
 
     def hear(self) -> None:
-        """Note the filters of a call that has just run on NumPy. Under others, what was shown is shown again."""
+        """Note the warning filters of a call that has just run on NumPy; if they are new, forget the warnings shown
+        before.
+        """
         if self.filters_at_last_numpy_call is None or not self.filters_at_last_numpy_call.unchanged():
             self.filters_at_last_numpy_call, self._shown = Filters.now(), frozenset()
 
     def warned(self, flags: frozenset[Flag], filters: Filters) -> None:
-        """NumPy has warned of these under such filters."""
+        """Note that NumPy has given these warnings under these filters."""
         self.flags |= flags
         if self.filters_at_last_numpy_call is not None and self.filters_at_last_numpy_call.found is filters.found:
             self._shown |= flags
 
     def prepare_errors(self, traced: Traced) -> None:
-        """Compile what finds the floating-point errors of a program. In the background."""
+        """Compile the code that finds the floating-point errors of a program; called in the background."""
         key = traced.program.key
         if key in self._errors:
             return
@@ -157,14 +159,15 @@ class Trust:
         self._errors[key] = None
         from anygpu.agreement.float_errors import FloatErrors
 
-        # Without it, NumPy computes again what may have such an error.
+        # Without it, NumPy repeats calls that may have such an error.
         with contextlib.suppress(Exception):
             self._errors[key] = FloatErrors(traced.program, quiet_lines(traced))
 
     def may_be_shown(self, traced: Traced, inputs: Sequence[Any], module: str) -> bool:
-        """Whether Python may show, or raise, a warning of NumPy about a result for these inputs that is not finite.
+        """Return whether Python may show, or raise, a warning of NumPy about these inputs.
 
-        Only what is proved is not: from the values, by the filters, or because Python has shown it and does so once.
+        Return False only if that is proved: no value can cause a warning, the filters ignore it, or Python shows it
+        once and has done so.
         """
         if ignores_float_warnings():
             return False
@@ -176,10 +179,10 @@ class Trust:
         return True
 
     def is_shown(self, flags: Iterable[Flag], module: str) -> bool:
-        """Whether Python would show one of these warnings, or raise it, if NumPy gave it now.
+        """Return whether Python would show, or raise, one of these warnings if NumPy gave it now.
 
-        With filters that show a warning once for each line, the user has seen it, as long as the filters stay what they
-        were then.
+        Filters that show a warning once for each line hide the ones that were shown, as long as the filters stay the
+        same.
         """
         is_known = self.filters_at_last_numpy_call is not None and self.filters_at_last_numpy_call.unchanged()
         seen = self._shown | self.constant_flags if is_known else frozenset()
@@ -192,7 +195,7 @@ class Trust:
     # -- the order of memory
 
     def see(self, traced: Traced, inputs: Sequence[Any], value: Any) -> None:
-        """Note the memory order of what NumPy returned for arguments of such an order."""
+        """Note the memory order of what NumPy returned for arguments in this memory order."""
         key = _order_of(inputs)
         if key not in self._layouts:
             if len(self._layouts) >= _MOST:
@@ -210,12 +213,12 @@ class Trust:
 
     @property
     def plain_orders(self) -> tuple[tuple[int, ...] | None, ...] | None:
-        """The orders of results where all arguments lie in memory as C has it; `None` if these are C's too."""
+        """The memory orders of results for arguments in C order; `None` if they are all C order too."""
         return self._layouts[_PLAIN]
 
     @property
     def knows_plain_order(self) -> bool:
-        """Whether NumPy's order of results is known for arguments in C order."""
+        """Return whether NumPy's order of results is known for arguments in C order."""
         return _PLAIN in self._layouts
 
     def recall_order(self, orders: tuple[tuple[int, ...] | None, ...] | None) -> None:
@@ -223,11 +226,11 @@ class Trust:
         self._layouts[_PLAIN] = orders
 
     def knows_order(self, inputs: Sequence[Any]) -> bool:
-        """Whether NumPy's order of results is known for arguments in such an order."""
+        """Return whether the memory order of results is known for arguments with the memory order of these."""
         return _order_of(inputs) in self._layouts
 
     def in_order(self, traced: Traced, inputs: Sequence[Any], value: Any) -> Any:
-        """A device's result in the memory order that NumPy's would have, copied where that is another one."""
+        """Return a device's result in the memory order of NumPy's result, copied if it has another one."""
         orders = self._layouts.get(_order_of(inputs))
         if orders is None:
             return value
@@ -239,18 +242,18 @@ class Trust:
         return unflatten(structure, [made[id(leaf)] for leaf in leaves])
 
 
-#: What is special about a number; a wrong program is often right for such numbers, and for no others.
+#: The special properties of a number: a wrong program is often right for such numbers only.
 NumberKind = frozenset[str]
 _ORDINARY: NumberKind = frozenset()
 
 
 def number_kinds(traced: Traced, inputs: Sequence[Any]) -> tuple[NumberKind, ...]:
-    """The kinds of the numbers among the inputs of a program."""
+    """Return the kinds of the numbers among the inputs of a program."""
     return tuple([number_kind(each.item()) for each in inputs[traced.numbers]])
 
 
 def number_kind(number: Any) -> NumberKind:
-    """The special properties of a number: 0, 1, NaN, infinity, a sign, a power of two; empty for an ordinary one."""
+    """Return what is special about a number: 0, 1, NaN, infinity, sign, power of two; nothing for an ordinary one."""
     if isinstance(number, complex):
         parts = (("real", number.real), ("imaginary", number.imag))
         return frozenset(f"{part} {each}" for part, value in parts for each in number_kind(value))
@@ -267,7 +270,7 @@ def number_kind(number: Any) -> NumberKind:
 
 
 def _order_of(inputs: Sequence[Any]) -> Hashable:
-    """A key for the order in memory of all inputs."""
+    """Return a key for the memory order of all inputs."""
     for each in inputs:
         if type(each) is np.ndarray and not each.flags.c_contiguous:
             return tuple([other.strides if type(other) is np.ndarray else None for other in inputs])
@@ -275,7 +278,7 @@ def _order_of(inputs: Sequence[Any]) -> Hashable:
 
 
 def _ordered(leaf: Any, order: tuple[int, ...] | None) -> Any:
-    """The array with its axes in that order of memory; `None` leaves it as it is."""
+    """Return the array with its axes in this memory order; `None` leaves it as it is."""
     if order is None:
         return leaf
     from anygpu.agreement.comparison import layout
@@ -286,9 +289,9 @@ def _ordered(leaf: Any, order: tuple[int, ...] | None) -> Any:
 
 
 def sample_of(traced: Traced, inputs: Sequence[Any], value: Any, *, ours: bool) -> Sample:
-    """The sample of a call, copied, as the caller may write to its arrays before anything is compared.
+    """Return a copied sample of a call: the caller may write to its arrays before anything is compared.
 
-    With `ours` only the inputs are: the program on NumPy gives the expected result.
+    With `ours` only the inputs are copied: the expected result is the program's on NumPy.
     """
     if ours:
         return Sample(traced, [np.array(each) for each in inputs], None, True, Filters.now())
@@ -301,7 +304,7 @@ def sample_of(traced: Traced, inputs: Sequence[Any], value: Any, *, ours: bool) 
 
 
 def why_not_replaceable(traced: Traced, value: Any, inputs: Sequence[Any]) -> str | None:
-    """Why a device cannot return the like of this: a clause that goes on after the function's name."""
+    """Return why a device cannot return such a value, as a clause to follow the function's name; `None` if it can."""
     every, structure = flatten(value)
     if structure != traced.returned:
         return "it returns something other than when it was traced"
@@ -320,7 +323,7 @@ def why_not_replaceable(traced: Traced, value: Any, inputs: Sequence[Any]) -> st
 
 
 def _is_dense(array: Any) -> bool:
-    """Whether its elements fill its memory, in any order of the axes, forwards."""
+    """Return whether an array fills its memory without gaps, in any order of its axes and none of them reversed."""
     if array.flags.forc or not array.size:
         return True
     step = array.itemsize
@@ -332,7 +335,7 @@ def _is_dense(array: Any) -> bool:
 
 
 def code_of(function: Callable[..., Any]) -> Hashable:
-    """The key by which functions are pinned: their code, so that every instance and closure is."""
+    """Return the key by which functions are pinned: the code, which all instances and closures share."""
     inner = getattr(function, "__func__", function)
     code: Hashable = getattr(inner, "__code__", None)
     return code if code is not None else id(type(function))
@@ -342,7 +345,7 @@ def code_of(function: Callable[..., Any]) -> Hashable:
 
 
 def compared(sample: Sample, results: Sequence[Any], usual: Sequence[float] = ()) -> Judgement:
-    """Judge a device's results by what NumPy had for the same inputs; `usual` are differences that were right."""
+    """Judge a device's results against NumPy's for the same inputs; `usual` are differences that were right before."""
     from anygpu.agreement.comparison import judge  # for trials, which are made in the background
 
     program = sample.traced.program
@@ -354,13 +357,13 @@ def compared(sample: Sample, results: Sequence[Any], usual: Sequence[float] = ()
 
 
 def quiet_lines(traced: Any) -> frozenset[tuple[str, int]]:
-    """The lines on which the function itself has told NumPy to be quiet."""
+    """Return the lines on which the function itself has silenced warnings of NumPy."""
     found: frozenset[tuple[str, int]] = getattr(traced, "quiet_lines", frozenset())
     return found
 
 
 def learn_flags(trust: Trust, sample: Sample) -> None:
-    """Remember what NumPy warned of in a call. In the background, where nothing may be raised."""
+    """Remember which warnings NumPy gave in a call; called in the background, where nothing may be raised."""
     program, quiet = sample.traced.program, quiet_lines(sample.traced)
     if not may_warn_at_all(program, quiet):
         return
@@ -372,7 +375,7 @@ def learn_flags(trust: Trust, sample: Sample) -> None:
 
 
 def may_hide(program: Program, quiet: frozenset[tuple[str, int]]) -> bool:
-    """Whether NumPy could warn of anything that need not leave a NaN or an infinity in a result."""
+    """Return whether NumPy could give a warning that no NaN or infinity in a result shows."""
     return any(
         op.may_raise_flags and program.lines[position] not in quiet
         for position, (op, _) in enumerate(program.nodes)
@@ -381,7 +384,7 @@ def may_hide(program: Program, quiet: frozenset[tuple[str, int]]) -> bool:
 
 
 def may_warn_at_all(program: Program, quiet: frozenset[tuple[str, int]]) -> bool:
-    """Whether NumPy could warn at all, also of a NaN that is masked later or cast to a whole number."""
+    """Return whether NumPy could warn at all, also about a NaN that is masked later or cast to an integer."""
     return may_warn(program, quiet) or any(
         spec.dtype not in ("bool",) and program.lines[position] not in quiet
         for position, spec in enumerate(program.specs)
@@ -390,7 +393,7 @@ def may_warn_at_all(program: Program, quiet: frozenset[tuple[str, int]]) -> bool
 
 
 def minded(traced: Traced) -> int:
-    """Of what native code notes, that of which NumPy may warn, and results that only it may know."""
+    """Return the bits that native code notes and NumPy may warn about, or whose result only NumPy knows."""
     program, quiet = traced.program, quiet_lines(traced)
     is_known = not (traced.is_exact or traced.has_complex_products)
     found = RESULT | UNKNOWN if may_warn(program, quiet if is_known else frozenset()) else 0
@@ -398,7 +401,7 @@ def minded(traced: Traced) -> int:
 
 
 def only_numpy_knows(traced: Traced, results: Sequence[Any]) -> str | None:
-    """Why NumPy has to compute results again that are not finite, as a clause; `None` for most."""
+    """Return why only NumPy can compute these results, as a clause; `None` in most cases."""
     if traced.is_exact and any(np.isnan(each).any() for each in results if np.asarray(each).dtype.kind in "fc"):
         return "exact=True asks for every bit of a NaN, whose sign depends on the order of instructions"
     if traced.has_complex_products and not is_finite(results):
@@ -411,7 +414,7 @@ def only_numpy_knows(traced: Traced, results: Sequence[Any]) -> str | None:
 #: Modes that only NumPy can honour at the line where it happens.
 _RAISING = frozenset(("raise", "call", "print", "log"))
 _WATCHED = ("divide", "over", "invalid")
-#: What every thread begins with.
+#: The modes that every thread begins with.
 USUAL_MODES = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 #: Each occurrence is shown or raised.
 _EVERY_TIME = ("always", "all", "error")
@@ -429,12 +432,12 @@ class Filters(NamedTuple):
 
     @classmethod
     def now(cls) -> Filters:
-        """The filters as they are now."""
+        """Return the filters as they are now."""
         found: Any = warnings.filters
         return cls(found, len(found), found[0] if found else None)
 
     def unchanged(self) -> bool:
-        """Whether the filters are still the same."""
+        """Return whether the filters are still the same."""
         found: Any = warnings.filters
         return found is self.found and len(found) == self.length and (not found or found[0] is self.first)
 
@@ -447,7 +450,7 @@ class Modes(NamedTuple):
 
     @classmethod
     def unusual(cls) -> Modes | None:
-        """The modes of this thread or task; `None` where they are those that every thread begins with."""
+        """Return the modes of this thread or task; `None` where they are those that every thread begins with."""
         found: Any = np.geterr()
         return None if found == USUAL_MODES else cls(found, np.geterrcall())
 
@@ -457,7 +460,7 @@ class Modes(NamedTuple):
 
 
 def mode_token() -> object:
-    """An object that stays the same as long as NumPy's modes do, in this thread or task; a new one where it is unknown.
+    """Return an object that stays the same as long as NumPy's modes do, in this thread or task; a new one if unknown.
 
     NumPy keeps its modes in a context variable, which takes a twentieth of the time that `np.geterr` takes.
     """
@@ -468,7 +471,7 @@ _MODES: ContextVar[object] | None = getattr(np._core.umath, "_extobj_contextvar"
 
 
 def listening(heard: set[str], tracing: Callable[[], T]) -> T:
-    """Trace, and add the kinds of floating-point errors of which NumPy would warn. In a context of its own."""
+    """Trace in a context of its own, and add the kinds of floating-point errors that NumPy would warn about."""
     np.seterrcall(lambda kind, flag: heard.add(kind))
     warned: Any = {name: "call" for name, mode in modes_now().items() if mode == "warn"}
     np.seterr(**warned)
@@ -476,13 +479,13 @@ def listening(heard: set[str], tracing: Callable[[], T]) -> T:
 
 
 def modes_now() -> Mapping[str, str]:
-    """NumPy's reaction to each kind of floating-point error, in this thread or task."""
+    """Return NumPy's reaction to each kind of floating-point error, in this thread or task."""
     found: Any = np.geterr()
     return found  # type: ignore[no-any-return]
 
 
 def raising_modes(modes: Mapping[str, str]) -> str | None:
-    """Why only NumPy can run under these modes of `np.geterr()`, or `None`."""
+    """Return why these modes of `np.geterr()` need NumPy itself; `None` if they do not."""
     for name, mode in modes.items():
         if mode in _RAISING or (name == "under" and mode != "ignore"):
             return f'np.errstate({name}="{mode}") is set, which only NumPy honours.'
@@ -490,12 +493,12 @@ def raising_modes(modes: Mapping[str, str]) -> str | None:
 
 
 def warns(modes: Mapping[str, str]) -> bool:
-    """Whether NumPy would say something about a result that is not finite."""
+    """Return whether NumPy would warn about a result that is not finite."""
     return any(modes[name] != "ignore" for name in _WATCHED)
 
 
 def ignores_float_warnings() -> bool:
-    """Whether the filters ignore every RuntimeWarning, whatever it says and wherever it comes from."""
+    """Return whether the filters ignore every RuntimeWarning, from any module and with any text."""
     found: Any = warnings.filters
     for action, message, category, where, number in found:
         if issubclass(RuntimeWarning, category):
@@ -507,7 +510,7 @@ def ignores_float_warnings() -> bool:
 
 
 def _action(text: str, module: str, line: tuple[str, int] | None) -> str:
-    """The action of the warning filters for such a RuntimeWarning."""
+    """Return the action that the warning filters have for such a RuntimeWarning."""
     found: Any = warnings.filters
     for action, message, category, where, number in found:
         if not issubclass(RuntimeWarning, category) or (number and line is not None and number != line[1]):
@@ -521,14 +524,14 @@ def _action(text: str, module: str, line: tuple[str, int] | None) -> str:
 
 
 def _matches(pattern: Any, text: str) -> bool:
-    """Whether a filter's pattern, compiled or plain, fits a text."""
+    """Return whether a filter's pattern, compiled or plain, fits a text."""
     return bool(pattern.match(text)) if hasattr(pattern, "match") else pattern == text
 
 
 def may_warn(program: Program, quiet_lines: frozenset[tuple[str, int]] = frozenset()) -> bool:
-    """Whether NumPy could warn of anything that leaves a NaN or an infinity in a result of this program.
+    """Return whether NumPy could give a warning that leaves a NaN or an infinity in a result of this program.
 
-    Lines on which the function has told NumPy to be quiet do not count.
+    Lines on which the function has silenced NumPy do not count.
     """
     if not any(is_inexact(spec.dtype) for spec in program.results):
         return False
@@ -544,9 +547,9 @@ def may_warn(program: Program, quiet_lines: frozenset[tuple[str, int]] = frozens
 
 
 def is_finite(arrays: Sequence[Any]) -> bool:
-    """Whether there is no NaN and no infinity among the floats of these arrays.
+    """Return whether all floats in these arrays are finite.
 
-    A sum, or for small arrays a product, that is finite shows it in a third of the time of adding two such arrays.
+    A finite sum, or a finite product for small arrays, shows it in a third of the time of adding two such arrays.
     """
     for each in arrays:
         values = np.asarray(each)
@@ -560,7 +563,7 @@ _SHORT_PRODUCT = 8192
 
 
 def _has_finite_sum(values: HostArray) -> bool:
-    """Whether a sum over all values shows that they are finite; one that overflows shows nothing."""
+    """Return whether the sum of all values is finite, which proves that they are; an overflow proves nothing."""
     if values.dtype.char in "fdFD" and values.size <= _SHORT_PRODUCT:
         return cmath.isfinite(np.vdot(values, values))
     if values.dtype.char not in "fdFD":

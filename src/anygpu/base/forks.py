@@ -1,13 +1,13 @@
-"""Forks of a process that has threads of anygpu: what these hold is put down before, or made anew in the child.
+"""Forks of a process that has threads of anygpu: threads release what they hold, or the child makes it anew.
 
-A forked child has one thread. What the others held at the fork is held in the child for good: locks, modules of which
-half is imported, pipes to a process that is being started. So
+A forked child has one thread. What other threads held at the fork stays held in the child: locks, half-imported
+modules, pipes to a process that is being started. So
 
-- threads beside the calls, and what starts a process, work in `no_fork`: a fork waits for the end of the block, or for
+- background threads, and code that starts a process, work in `no_fork`: a fork waits for the end of the block, or for
   a block of `fork_allowed` in it, which is around everything that takes long;
-- a fork also waits for the end of imports of anygpu's modules on any thread;
+- a fork also waits until no thread imports modules of anygpu;
 - `lock` and `rlock` make locks that are free in the child;
-- a fork waits for no more than `PATIENCE` seconds. The child then imports anew what was imported half.
+- a fork waits for at most `PATIENCE` seconds. The child then imports half-imported modules anew.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Collection, Iterator
 from typing import Any
 
-#: Seconds that a fork waits for other threads, and they for the fork: each may wait for a lock that the other has.
+#: Seconds that a fork waits for other threads, and they for it: each may need a lock that the other holds.
 PATIENCE = 2.0
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -42,7 +42,7 @@ def rlock() -> threading.RLock:
 
 
 class _Forks:
-    """The threads that are in the middle of something, and those that fork."""
+    """The threads that a fork must wait for, and those that fork."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,7 +51,7 @@ class _Forks:
         self._forking: list[int] = []
 
     def enter(self) -> bool:
-        """Count this thread as busy once no other forks; whether it was not before."""
+        """Wait until no other thread forks, and count this one as busy; return whether it was not before."""
         me = threading.get_ident()
         with self._lock:
             if me in self._busy:
@@ -61,7 +61,7 @@ class _Forks:
             return True
 
     def leave(self) -> bool:
-        """Count this thread as busy no more; whether it was."""
+        """Count this thread as busy no more; return whether it was."""
         me = threading.get_ident()
         if me not in self._busy:  # nothing to wait for: most calls come from the user's own threads
             return False
@@ -71,7 +71,7 @@ class _Forks:
             return True
 
     def before(self) -> None:
-        """Wait until only threads are busy, or import modules of anygpu, that fork themselves."""
+        """Wait until all threads that are busy or import modules of anygpu are forking themselves."""
         until = time.monotonic() + PATIENCE
         with self._lock:
             self._forking.append(threading.get_ident())
@@ -114,9 +114,9 @@ def no_fork() -> Iterator[None]:
 
 @contextlib.contextmanager
 def fork_allowed() -> Iterator[None]:
-    """Let processes fork meanwhile, in a block of `no_fork`: this thread waits, or holds nothing but what is made anew.
+    """Let processes fork in this part of a `no_fork` block: the thread holds nothing that a child would miss.
 
-    It waits at the end of the block for a fork that is under way.
+    At its end, wait for a fork that is under way.
     """
     left = _forks.leave()
     try:
@@ -127,13 +127,13 @@ def fork_allowed() -> Iterator[None]:
 
 
 def _module_locks() -> dict[str, Any]:
-    """CPython's locks of modules that are being imported, as weak references: it has no other way to look at them."""
+    """Return CPython's locks of modules being imported, as weak references; there is no public way to them."""
     locks: dict[str, Any] = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
     return locks
 
 
 def _importing() -> set[int]:
-    """The threads that import modules of anygpu, which users' threads do when a call first needs them."""
+    """Return the threads that import modules of anygpu, as user threads do in calls that first need them."""
     ours = [lock for name, lock in list(_module_locks().items()) if name.startswith("anygpu.")]
     return {owner for each in ours if (owner := getattr(each(), "owner", None)) is not None}
 
@@ -148,7 +148,10 @@ def _forget_imports(threads: Collection[int]) -> None:
 
 
 def watch() -> None:
-    """Have forks wait. Once more after a library was loaded that takes a lock before forks: the last comes first."""
+    """Register the hooks that make forks wait.
+
+    Call it again after loading a library that takes a lock before forks: the hooks registered last run first.
+    """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
             before=_forks.before, after_in_child=_forks.after_in_child, after_in_parent=_forks.after_in_parent

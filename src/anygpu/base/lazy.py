@@ -1,5 +1,6 @@
-"""`cached_property` without the lock that Python 3.11 has for all instances of a class: a forked child whose parent was
-computing one on another thread would wait for it.
+"""`cached_property` without the lock that Python 3.11 holds for all instances of a class.
+
+A child that is forked while another thread of its parent computes a value would wait for that lock forever.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ if TYPE_CHECKING or sys.version_info >= (3, 12):
 else:
 
     class cached_property(functools.cached_property):  # noqa: N801 - it stands in for that
-        """As later versions of Python have it: two threads may both compute the value."""
+        """The `cached_property` of later Python versions: two threads may both compute the value."""
 
         def __get__(self, instance: Any, owner: type | None = None) -> Any:
             if instance is None:

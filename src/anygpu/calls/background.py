@@ -72,22 +72,22 @@ class Background:
 
     @property
     def busy(self) -> bool:
-        """Whether jobs are waiting or running."""
+        """Return whether jobs are waiting or running."""
         return self._waiting > 0
 
     def settle(self, timeout: float | None = None) -> bool:
-        """Wait until every job is done; whether that happened in time."""
+        """Wait until every job is done; return whether that happened in time."""
         with self._idle:
             return self._idle.wait_for(lambda: self._waiting == 0 or self._closed, timeout)
 
     @property
     def closed(self) -> bool:
-        """Long jobs look at it between their steps."""
+        """Return whether `close` was called; long jobs ask between their steps."""
         return self._closed
 
     @contextlib.contextmanager
     def must_finish(self) -> Iterator[None]:
-        """Around the use of a library of this process: Python does not end meanwhile, as the library would crash."""
+        """Keep Python from ending while the block uses a library that would crash then."""
         self._holding += 1
         try:
             with forks.fork_allowed():
@@ -164,7 +164,7 @@ SHARE = 0.25
 
 
 def looking_at_once() -> float:
-    """The seconds that earlier processes must have spent in calls for a look at the machine with the first one."""
+    """Return the seconds that earlier processes must have spent in calls to examine the machine at the first one."""
     from anygpu.hardware.gpu_presence import software_devices_are_automatic  # native code needs this file without it
 
     return LOOKING_AT_ONCE if software_devices_are_automatic() else _ENGINES * PROBE_SECONDS / LOOK_SHARE
@@ -189,15 +189,15 @@ class Pace:
         self._began = 0.0
 
     def allowance(self, calls: float) -> float:
-        """The seconds that exploring may take now, when calls have taken `calls` seconds in all."""
+        """Return the seconds that exploring may take when calls have taken `calls` seconds in all."""
         return max(0.0, (calls + self.earlier) * SHARE - self.spent)
 
     def missing(self, seconds: float, calls: float) -> float:
-        """The seconds that calls still have to take until exploring may take so long."""
+        """Return the seconds of calls still needed before exploring may take this long."""
         return max(0.0, (self.spent + seconds) / SHARE - calls - self.earlier)
 
     def look_after(self, *, is_first: bool) -> float:
-        """The seconds that calls must have taken in all before the first look, or before the next engine is probed."""
+        """Return the seconds of calls needed before the first look, or before the next engine is probed."""
         seconds = LOADING_SECONDS if is_first else self.looked + PROBE_SECONDS
         return max(LOOKING, seconds / LOOK_SHARE - self.earlier)
 
@@ -244,7 +244,7 @@ class _Switching:
 
     @property
     def is_short(self) -> bool:
-        """Whether a block is under way."""
+        """Return whether a block is under way."""
         return self._blocks > 0
 
     def undo(self) -> None:
@@ -272,7 +272,7 @@ def yielding() -> Iterator[None]:
 
 
 def _in_child() -> None:
-    """After a fork, in the child, which has none of the threads: their jobs and their blocks never end there."""
+    """Reset all background work in a forked child, which has none of its parent's threads."""
     global _switching
     for each in list(_all):
         each.begin_anew()

@@ -31,7 +31,7 @@ NEW = "it is new, and its first calls are measured on numpy."
 class CallTable:
     """The call sites of one function with some options, by the key of the call.
 
-    There is no lock: each step is one operation of a dict, and what two threads learn at once is learnt once.
+    There is no lock: each step is one operation of a dict, and what two threads learn at once is kept once.
     """
 
     __slots__ = (
@@ -54,30 +54,30 @@ class CallTable:
         self.code = code
         #: Types of numbers whose values are no part of a key.
         self.input_number_types = INPUT_NUMBER_TYPES
-        #: By key, the latest last. Those of which only the time of a call is known are apart: arguments that are new
-        #: with every call do not drive out what was learnt of others.
+        #: Sites by key, the latest last. Sites with only a measured time are kept apart, so that arguments that are new
+        #: in every call do not drive out what was learnt about others.
         self.sites: OrderedDict[Hashable, CallSite] = OrderedDict()
         self.new: dict[Hashable, NumpySite] = {}
-        #: Those that run on NumPy until native code is ready for them, and on that from then on.
+        #: Sites that run on NumPy until native code is ready, and then as native code.
         self.native: dict[Hashable, NativeSite] = {}
-        #: The one of all of these that runs the next call, or what plans it: every call looks here first.
+        #: The site, of all these, that runs the next call or plans it: every call looks here first.
         self.hosts: dict[Hashable, Site] = {}
         #: Keys of calls that were native code and are planned now, because another device is faster still.
         self.planned: set[Hashable] = set()
-        #: The native code of the last call: whether it is that of the next one too, it can tell without a key.
+        #: The native code of the last call; it can tell without a key whether it is also that of the next.
         self.quick: NativeCalls | None = None
         #: Marks of calls for which earlier processes have found native code to be faster, or have tried it in vain.
         self.native_marks: frozenset[bytes] = frozenset()
         self.numpy_marks: frozenset[bytes] = frozenset()
-        #: Of an opaque task, by what arguments have in common beside their rows.
+        #: The forms of an opaque task, by everything but the number of rows of its arguments.
         self.forms: dict[Hashable, OpaqueForm] = {}
 
     def on_value_dependence(self, types: frozenset[type]) -> None:
-        """Make the values of such numbers a part of keys from now on: what the function computes depends on them."""
+        """Make the values of these numbers part of keys from now on: the program depends on them."""
         self.input_number_types = without(self.input_number_types, types)
 
     def remember(self, key: Hashable, site: CallSite) -> None:
-        """Keep the site of calls that are planned; the one that was used least lately goes."""
+        """Keep the site of calls that are planned, and drop the least recently used one."""
         self.new.pop(key, None)
         self.hosts.pop(key, None)
         self.sites[key] = site
@@ -85,19 +85,19 @@ class CallTable:
             self.hosts.pop(self.sites.popitem(last=False)[0], None)
 
     def used(self, key: Hashable) -> None:
-        """Note that a site was used: it is not the next to be forgotten."""
+        """Mark a site as recently used."""
         with contextlib.suppress(KeyError):  # forgotten since, by another thread
             self.sites.move_to_end(key)
 
     def remember_new(self, key: Hashable, early: NumpySite) -> None:
-        """Keep the site of calls of a new kind; all of these go when there are too many."""
+        """Keep the site of calls of a new kind; drop all of these when there are too many."""
         if len(self.new) >= _MOST_NEW:
             self.new.clear()  # which costs less than to look for the oldest one
             self.hosts.clear()
         self.new[key] = self.hosts[key] = early
 
     def plan_from_now_on(self, key: Hashable) -> None:
-        """Have such calls planned, and run none of them as native code."""
+        """Plan such calls from now on, and run none of them as native code."""
         if len(self.planned) >= _MOST_SITES:
             self.planned.clear()
         self.planned.add(key)
@@ -121,12 +121,12 @@ class CallTable:
 
 
 def has_own_array(key: tuple[Hashable, ...]) -> bool:
-    """Whether there is an array of anygpu's own among the arguments of such calls."""
+    """Return whether such calls have an `anygpu.Array` among their arguments."""
     return any(part is OwnArray for part in key)
 
 
 def note_of_new(task: str, options: Options) -> HostNote:
-    """The note of a call site that is new, or the reason why it stays on NumPy in any case."""
+    """Return the note of a new call site, or the reason why it always stays on NumPy."""
     if options.cpu_is_numpy is not None:
         return HostNote(task, options.cpu_is_numpy, None)
     if options.needs_no_planning:
@@ -135,7 +135,7 @@ def note_of_new(task: str, options: Options) -> HostNote:
 
 
 def name_of(function: Any) -> str:
-    """The name of a function in receipts and messages."""
+    """Return the name of a function in receipts and messages."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__qualname__", None) or type(function).__qualname__

@@ -1,7 +1,7 @@
 """The parts of a call's key for objects of classes other than Python's and NumPy's own.
 
-It is loaded by `signature` when the first such object is met. A class is looked at once: `way_for` makes the function
-that describes its objects.
+`signature` loads it for the first such object. Each class is examined once: `way_for` makes the function that describes
+its objects.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from anygpu.calls.signature import (
 
 
 def way_for(kind: type, token: int) -> Describe:
-    """How objects of a class are described; what holds other values is taken apart as programs take it apart."""
+    """Return how objects of a class are described; containers are taken apart as programs take them apart."""
     # Where it is not loaded, there are none.
     if (arrays := sys.modules.get("anygpu.array.core.array")) is not None and issubclass(kind, arrays.Array):
         return of_array if kind is arrays.Array else _kind_of_array
@@ -128,9 +128,9 @@ def _dataclass(kind: type, token: int, whole: Describe) -> Describe:
 
 
 def _parts_of(kind: type) -> Callable[[Any], Any] | None:
-    """The function that takes a container apart, to a sequence or a dict; `None` for classes that stay whole.
+    """Return the function that takes a container apart, to a sequence or a dict; `None` for classes that stay whole.
 
-    It uses the methods of the built-in class, so that no code of the user's runs; it returns `None` for a container
+    It uses the methods of the built-in class, so that none of the user's code runs; it returns `None` for a container
     that has attributes of its own.
     """
     if issubclass(kind, np.generic):

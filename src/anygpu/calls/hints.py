@@ -1,7 +1,7 @@
-"""Functions of which earlier processes know whether native code pays: lists that the first call can read.
+"""Lists of the functions for which earlier processes found out whether native code pays, for the first call to read.
 
-The history itself is too much to load before it is known to be of use. A mark that is missing, or there in vain, costs
-some milliseconds and nothing else.
+The history itself is too large to load before it is known to be of use. A missing or outdated mark costs some
+milliseconds and nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_BYTES = _MOST_MARKS * (2 * _DIGEST_BYTES + 1)
 
 
 def hints_path(name: str) -> str | None:
-    """The file of the list `name`; `None` if the user wants nothing to be kept."""
+    """Return the file of the list `name`; `None` if the user wants nothing to be kept."""
     # A setting that is none of these is reported where the history is opened, and nothing is kept then.
     is_kept = os.environ.get("ANYGPU_HISTORY", "") in ("", "on", "anonymous")
     return _path(name) if is_kept else None
@@ -38,28 +38,24 @@ def forget_marks() -> None:
 
 
 def _path(name: str) -> str:
-    """The path of the list `name` in the folder of the history, whether it is there or not."""
+    """Return the path of the list `name` in the folder of the history, whether it is there or not."""
     return os.path.join(cache_location(), "history", name)
 
 
 def mark_of(function: Callable[..., Any]) -> bytes | None:
-    """The mark of a function, a hash of its name and bytecode, as hexadecimal digits; `None` for what is no Python
-    function.
-    """
+    """Return the mark of a Python function, a hexadecimal hash of its name and bytecode; `None` for other objects."""
     code = code_of(function)
     return None if code is None else mark_of_code(code)
 
 
-#: Decorators around one function; whoever wraps itself is no reason to hang.
+#: The limit of decorators around one function: a function that wraps itself must not cause a hang.
 _MOST_WRAPPERS = 8
 
 
 def code_of(function: Callable[..., Any]) -> CodeType | None:
-    """The code object of a function or method of Python; `None` for anything else, and for an object that raises when
-    asked.
+    """Return the code object of a Python function or method; `None` for others, and for objects that raise when asked.
 
-    Of a function that a decorator has wrapped it is the code inside: all functions that one decorator makes have the
-    wrapper's code in common.
+    For a function wrapped by a decorator it is the inner code: all functions of one decorator share the wrapper's code.
     """
     try:
         inner: Any = getattr(function, "__func__", function)
@@ -75,10 +71,10 @@ def code_of(function: Callable[..., Any]) -> CodeType | None:
 
 
 def mark_of_code(code: CodeType, key: Iterable[Hashable] = ()) -> bytes:
-    """The mark of a function with this code, or of its calls with such a key.
+    """Return the mark of a function with this code, or of its calls with this key.
 
-    Of the parts of `key` only shapes, names and the names of types count: numbers in it, such as tokens of classes, are
-    different in every process.
+    Of `key`, only shapes, names and names of types count: its numbers, such as tokens of classes, differ in every
+    process.
     """
     from anygpu.base.own_files import blake2b  # late, as all that few processes need
 
@@ -88,13 +84,13 @@ def mark_of_code(code: CodeType, key: Iterable[Hashable] = ()) -> bytes:
 
 
 def is_marked(function: Callable[..., Any], name: str) -> bool:
-    """Whether earlier processes of this user have marked it on that list."""
+    """Return whether earlier processes of this user have marked a function on this list."""
     marks = marks_on(name)
     return bool(marks) and mark_of(function) in marks
 
 
 def marks_on(name: str) -> frozenset[bytes]:
-    """All marks of earlier processes of this user on the list `name`; none if it cannot be read.
+    """Return all marks of earlier processes of this user on the list `name`; none if it cannot be read.
 
     Reading takes one `stat` while the file stays the same.
     """
@@ -107,15 +103,15 @@ def marks_on(name: str) -> frozenset[bytes]:
 
 @lru_cache(maxsize=4)
 def _marks_in(path: str, changed: int) -> frozenset[bytes]:
-    """The marks in a file that was changed at that time, in nanoseconds; the time is part of the key of the cache."""
+    """Return the marks in a file; the time of its last change, in nanoseconds, is part of the cache key."""
     return frozenset(_read(path))
 
 
 def change_marks(path: str, marked: Collection[bytes], unmarked: Collection[bytes]) -> None:
-    """Add marks to the list in `path`, and remove others; the oldest go when there are more than `_MOST_MARKS`.
+    """Add marks to the list in `path` and remove others; drop the oldest beyond `_MOST_MARKS`.
 
-    The file is replaced as a whole, without a lock: of two processes that write at once, one mark may be lost, which
-    costs its next process a few milliseconds.
+    The file is replaced as a whole, without a lock: if two processes write at once, one mark may be lost, which costs
+    its next process a few milliseconds.
     """
     before = _read(path)
     new = [mark for mark in marked if mark not in before]
@@ -127,7 +123,7 @@ def change_marks(path: str, marked: Collection[bytes], unmarked: Collection[byte
 
 
 def _read(path: str) -> list[bytes]:
-    """The marks in a file, the newest first; none if it is missing or not the user's own."""
+    """Return the marks in a file, the newest first; none if it is missing or not the user's own."""
     from anygpu.base.own_files import read_file
 
     return (read_file(path, _MOST_BYTES) or b"").split()

@@ -1,28 +1,28 @@
 """The life of a call site as a pure state machine: a state and an event in, the next state out.
 
-Nothing here runs, compiles, waits or looks at a clock. A call site passes events to `step`, and runs its next call as
-the state says. `TRANSITIONS` is the whole machine; `scripts/call-sites` prints it for the documentation. In the order
-of a life::
+Nothing here runs, compiles, waits or reads a clock. A call site passes events to `step`, and its state says how the
+next call runs. `TRANSITIONS` is the whole machine; `scripts/call-sites` writes it into the documentation. The states,
+in their usual order, and the events::
 
     state       the next call                                        until
     ─────       ─────────────                                        ─────
     new         runs on NumPy                                        calls have taken long enough to try more
-    loading     runs on NumPy                                        what traces, compiles or plans is imported
-    due         is traced, and runs on NumPy                         it begins
+    loading     runs on NumPy                                        the modules for that are imported
+    due         is traced, and runs on NumPy                         that call begins
     tracing     runs on NumPy; the traced call is not over           the trace has ended
-    compiling   runs on NumPy                                        native code was timed and compared, beside calls
-    trial       runs as native code                                  real calls have shown whether that is faster
-    native      runs as native code                                  a sample, a change or a refusal ends it
+    compiling   runs on NumPy                                        native code was compared and timed, on a thread
+    trial       runs as native code                                  real calls have shown whether it is faster
+    native      runs as native code                                  it is slow, wrong, refused, or must be traced anew
     waiting     runs on NumPy, with the reason                       calls have taken a multiple of the time so far
-    planned     is planned: a device may be faster                   never
+    planned     is planned: a device may be faster                   the process ends
     numpy       runs on NumPy, with the reason                       the caller asks for native code
 
     event             what has happened
     ─────             ─────────────────
-    postponed         calls are too short or too few, or a trial is not affordable now
+    postponed         calls are too short or too few, or a trial would cost too much now
     load              calls have taken long enough for an import
-    ready             what is needed is imported, and calls have taken long enough for a trial
-    begun             a call has begun that traces the function
+    ready             the modules are imported, and calls have taken long enough for a trial
+    begun             a call that traces the function has begun
     prepare           the caller has asked for native code before the call returns
     traced            the call was traced, and ran on NumPy
     kept              an earlier process has compiled and compared this program
@@ -31,7 +31,7 @@ of a life::
     slower            native code takes longer than NumPy
     slower for now    native code takes a little longer than NumPy: the machine may have been busy
     changed           something that the program depends on has changed
-    interrupted       the traced call raised an error of the user's or was interrupted, or this process was forked
+    interrupted       the traced call raised the user's error or was interrupted, or this process was forked
     refused           the function, its results or its values do not allow native code
     refused for now   the modes, the time or the values of these calls do not allow native code
     mismatch          native code gave another result than NumPy
@@ -59,8 +59,8 @@ _ENDS_NATIVE: dict[Event, State] = {
     "prepare": "tracing",
 }
 
-#: The state after an event. An event that a state does not list changes nothing: it comes from a thread that has not
-#: seen what another one did.
+#: The state after each event. An event that a state does not list changes nothing: it comes from a thread that has not
+#: yet seen a change by another.
 TRANSITIONS: dict[State, dict[Event, State]] = {
     "new": {"postponed": "new", "load": "loading", "ready": "due", "plan": "planned", "prepare": "tracing"},
     "loading": {"load": "loading", "ready": "due", "plan": "planned", "prepare": "tracing"},
@@ -81,27 +81,27 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     "numpy": {"prepare": "tracing"},
 }
 
-#: The states in which the next call is the user's function as it is.
+#: The states in which the next call is the user's function, unchanged.
 RUNS_AS_IS: frozenset[State] = frozenset({"new", "loading", "tracing", "compiling", "waiting", "numpy"})
 
 NEVER = float("inf")
 
 
 class Life(NamedTuple):
-    """What a call site is, as far as decisions need it."""
+    """The state of a call site, and the numbers that decide about its next one."""
 
     state: State = "new"
     #: Why calls run on NumPy, for receipts.
     reason: str = ""
-    #: Seconds of calls on NumPy after which the next decision is due.
+    #: The seconds of calls on NumPy after which the next decision is due.
     look_at: float = NEVER
-    #: How often a call was traced, and how often something has changed that a program depends on.
+    #: The number of traced calls, and of changes of things that a program depends on.
     tries: int = 0
     changes: int = 0
 
 
 def step(life: Life, event: Event, *, reason: str | None = None, look_at: float = NEVER) -> Life:
-    """Return the life after an event; the same object if the event changes nothing."""
+    """Return the life after an event, or the same object if the event changes nothing."""
     state = TRANSITIONS[life.state].get(event)
     if state is None:
         return life

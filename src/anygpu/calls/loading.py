@@ -1,7 +1,6 @@
-"""Loads the modules that calls need later, on a thread beside the calls, which hold Python's lock for little of their
-time.
+"""Load the modules that calls need later, on a thread that rarely holds Python's lock.
 
-`planning` and `native` are the two that there are. Forks wait for them, except while they wait themselves.
+There are two: `planning` and `native`. Forks wait for them, except while they wait themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ NATIVE = "anygpu.native.trial"
 
 
 class Loading:
-    """The loading of one module, once, on a thread, with what is done before and after it."""
+    """Loads one module, once, on a thread, with steps before and after the import."""
 
     def __init__(self, module: str, last_name: str) -> None:
         """`last_name` is what the module defines last."""
@@ -30,7 +29,7 @@ class Loading:
         self.thread: threading.Thread | None = None
 
     def is_done(self) -> bool:
-        """Whether all of the module is loaded."""
+        """Return whether all of the module is loaded."""
         # It is among the modules as soon as its import has begun.
         return hasattr(sys.modules.get(self._module), self._last_name)
 
@@ -42,19 +41,20 @@ class Loading:
             self.thread.start()
 
     def is_under_way(self) -> bool:
-        """Whether the thread runs. An error of the import is dropped there; the next code that imports the module gets
-        it.
+        """Return whether the thread runs.
+
+        It drops an error of the import, which is raised again where the module is imported next.
         """
         return self.thread is not None and self.thread.is_alive()
 
     def _load(self, first: Callable[[], None] | None, then: tuple[Callable[[], None], ...]) -> None:
-        """On the thread: do what is to be done first, import the module, and do the rest."""
+        """Run the first step, import the module, and run the others; called on the thread."""
         from anygpu.base import forks
 
         # Python may end meanwhile, which makes imports fail; a caller that needs it gets the error.
         with contextlib.suppress(Exception), forks.no_fork(), _yielding():
             if self._module == PLANNING:
-                # It takes its lock before a fork, and planning makes loggers.
+                # `logging` takes its lock before a fork, and planning makes loggers.
                 importlib.import_module("logging")
                 forks.watch()
             if first is not None:
@@ -78,7 +78,7 @@ is_loaded, begin, is_under_way = planning.is_done, planning.begin, planning.is_u
 
 
 def _begin_anew() -> None:
-    """In a forked child, which has none of the threads: what was not loaded is begun once more."""
+    """Forget the threads in a forked child, so that unfinished imports are started again."""
     for which in (planning, native):
         which.thread = None
 

@@ -1,4 +1,4 @@
-"""What comes next for a call site whose calls on NumPy have taken long enough: a decision, and what begins it."""
+"""Decide what comes next for a call site whose calls on NumPy have taken long enough, and begin it."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from anygpu.native.loading import begin_native, can_load_now
 
 
 class Facts(NamedTuple):
-    """What is known when a decision is due."""
+    """The facts for a decision."""
 
-    #: Calls on NumPy so far, what they took together, and the quickest of them.
+    #: The calls on NumPy so far: their number, their total seconds, and the shortest of them.
     calls: int
     seconds: float
     least: float
     #: Whether an earlier process has found native code to be faster.
     known_faster: bool
-    #: Whether what native code needs is imported, and whether a thread still imports something.
+    #: Whether the modules of native code are imported, and whether a thread still imports something.
     is_loaded: bool
     is_loading: bool
-    #: Whether importing it now takes little from the calls: Python's bytecode is there, and a processor is idle.
+    #: Whether an import now takes little time from the calls: bytecode is on disk, and a processor is idle.
     can_load: bool
 
 
-#: Calls of less are left alone: native code cannot gain.
+#: Shorter calls stay on NumPy: native code cannot gain.
 LEAST_FOR_NATIVE = 5e-6
-#: Calls of less than this wait until all imports have ended: tracing beside them takes twice as long.
+#: Shorter calls wait until all imports have ended: tracing beside an import takes twice as long.
 SHORT = 0.1
 #: Seconds of calls after which the import is worth it in any case.
 BEFORE_COSTLY = 1.0
 
 
 def decide(life: Life, facts: Facts) -> tuple[Event, float] | None:
-    """Return the event that calls on NumPy lead to, and when to decide again, in seconds of calls; None to wait."""
+    """Return the event that follows, and the seconds of calls until the next decision; `None` to wait."""
     if life.state not in ("new", "waiting", "loading"):
         return None
     if facts.seconds < LEAST_FOR_NATIVE * facts.calls and not facts.known_faster:
         return ("postponed", 4 * max(life.look_at, facts.seconds)) if life.state != "loading" else None
     if not facts.is_loaded:
         if life.state == "loading":
-            # No thread imports it in a forked child: it has to be begun once more.
+            # A forked child has no thread that imports it, so the import is started again.
             return None if facts.is_loading else ("load", 1.5 * facts.seconds)
         if facts.seconds >= BEFORE_COSTLY or facts.can_load:
             return "load", 0.0

@@ -1,7 +1,7 @@
 """Call sites for NumPy or native code: most stay on NumPy for good.
 
-A site keeps the numbers that decisions need, and passes what happens to its life (`anygpu.calls.lifecycle`), which says
-what comes next.
+A site keeps the numbers that decisions need, and passes events to its life (`anygpu.calls.lifecycle`), which says what
+comes next.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from anygpu.calls.call_table import CallTable
     from anygpu.calls.lifecycle import Event, Life
 
-#: Seconds of calls before native code is tried, and the same where an earlier process has tried it in vain.
+#: Seconds of calls before native code is tried; and where an earlier process has tried it in vain.
 BEFORE_NATIVE, BEFORE_ANOTHER_TRY = 0.05, 2.0
 
-#: What runs a call: the function, its arguments and keywords, and when the call began.
+#: Runs a call, given the function, its arguments and keywords, and the time when the call began.
 Runner = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], float], Any]
 
 
 class NativeSite(NumpySite):
-    """Calls that name no device: they run as they are until there is reason to compile them."""
+    """Calls that name no device: they run unchanged until there is reason to compile them."""
 
     __slots__ = ("_life", "began", "code", "key", "known_faster", "least", "look_at", "paid", "table")
 
@@ -35,13 +35,13 @@ class NativeSite(NumpySite):
         super().__init__(note)
         self.table = table
         self.key = key
-        #: What runs the next call in place of the user's function, in the states that have something else.
+        #: The code that runs the next call in place of the user's function, in states that have it.
         self.code: Runner | None = None
         #: Seconds of the quickest call on NumPy.
         self.least = math.inf
-        #: Seconds of calls for which trials have had their allowance.
+        #: The seconds of calls that have been credited to the allowance for trials.
         self.paid = 0.0
-        #: The times of the clock and of the processor when the site was made.
+        #: The clock and the processor time when the site was made.
         self.began = time.perf_counter(), time.process_time()
         #: Whether an earlier process has found native code to be faster: then the first call tries it.
         self.known_faster = was_in_vain = False
@@ -56,7 +56,7 @@ class NativeSite(NumpySite):
     def run(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
     ) -> Any:
-        """Run a call by what the state has for it."""
+        """Run a call with the code of the current state."""
         code = self.code  # read once: another thread may take it away
         if code is not None:
             return code(function, arguments, keywords, begin)
@@ -65,20 +65,20 @@ class NativeSite(NumpySite):
         return on_numpy(self, CallArgs(function, arguments, keywords, begin))
 
     def add(self, seconds: float) -> None:
-        """Count a call on NumPy, and decide nothing."""
+        """Count a call on NumPy without deciding anything."""
         self.calls += 1
         self.seconds += seconds
         self.least = min(self.least, seconds)
 
     def ran(self, seconds: float) -> None:
-        """Count a call on NumPy, and decide what comes next when it is time."""
+        """Count a call on NumPy, and decide what comes next when that is due."""
         self.add(seconds)
         if self.seconds >= self.look_at:
             self._maybe_start_trial()
 
     @property
     def life(self) -> Life:
-        """What the site is, as far as decisions need it. The machine is imported with the first event."""
+        """The state, and the numbers that decide about the next one. The machine is imported with the first event."""
         if self._life is None:
             from anygpu.calls.lifecycle import Life
 
@@ -92,13 +92,13 @@ class NativeSite(NumpySite):
     def tell(
         self, event: Event, *, code: Runner | None = None, reason: str | None = None, look_at: float = math.inf
     ) -> bool:
-        """Pass an event on, from any thread, with what runs the next calls; return whether it has changed anything."""
+        """Pass on an event, from any thread, with the code for the next calls; return whether it changed anything."""
         from anygpu.calls.telling import tell  # with the first event
 
         return tell(self, event, code, reason, look_at)
 
     def run_by(self, code: Runner | None) -> None:
-        """Have `code` run the next calls, or the user's function as it is."""
+        """Let `code` run the next calls, or the user's function if it is `None`."""
         if code is None:
             self.runs_as_is, self.code = True, None  # in this order: calls of other threads read the first one first
         else:

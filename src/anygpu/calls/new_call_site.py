@@ -1,4 +1,4 @@
-"""Call sites whose calls will be planned, before that is known to pay."""
+"""Call sites whose calls will be planned, before planning is known to pay."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from anygpu.calls.lifecycle import Life, State, step
 from anygpu.calls.site import NumpySite
 from anygpu.receipts.notes import HostNote
 
-#: Seconds of calls before one is planned, which takes some 50 µs; and before the import of planning, which takes 0.1 s.
+#: Seconds of calls before planning one, which takes 50 µs, and before importing planning, which takes 0.1 s.
 BEFORE_PLANNING, BEFORE_LOADING = 1e-3, 0.3
 
 
 class NewCallSite(NumpySite):
-    """Calls that will be planned, once they have taken long enough for that.
+    """Calls that will be planned once they have taken long enough.
 
     None of them waits for the import of planning, which runs on a thread meanwhile.
     """

@@ -58,7 +58,7 @@ class Result(NamedTuple):
 
 
 class Calls:
-    """Calls of a function, with what is known of such calls.
+    """Calls of a function, with what is known about them.
 
     The table may be shared with other functions of the same code, and outlives them.
     """
@@ -78,7 +78,7 @@ class Calls:
         return Result(*self._place(signature(arguments, keywords, self._table.input_number_types), arguments, keywords))
 
     def explain(self, /, *arguments: Any, **keywords: Any) -> Plan:
-        """Where the next call with such arguments would run, and why. Nothing is computed."""
+        """Return where the next call with such arguments would run, and why, without computing anything."""
         from anygpu.placement.explaining import explain
         from anygpu.placement.opaque import explain_opaque
 
@@ -88,7 +88,7 @@ class Calls:
         return explain(call, self._table.native.get(call.key))
 
     def call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
-        """The call with its call site, to be placed."""
+        """Return the call with its call site, to be placed."""
         from anygpu.placement.call import call_of
         from anygpu.placement.planner import default
 
@@ -96,7 +96,7 @@ class Calls:
         return call_of(self._function, self._table, (self._find_planner or default)(), key, arguments, keywords)
 
     def _place(self, key: Hashable, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Receipt]:
-        """Plan the call, and run it; its value and receipt."""
+        """Plan and run the call; return its value and receipt."""
         # Late: a process whose calls are few and short never needs it. On a busy machine loading takes long, and the
         # receipt has to say so.
         begun = None if loading.is_loaded() else _clock()
@@ -163,7 +163,9 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
     # -- calls
 
     def __call__(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
-        """Call the function where its calls belong; its value. Short calls pay for this: `signature` is written out."""
+        """Call the function where its calls belong, and return its value. `signature` is inlined: short calls pay for
+        it.
+        """
         table = self._table
         function: Callable[..., R] = self._function
         quick = table.quick
@@ -217,7 +219,7 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         return self._place(key, arguments, keywords)[0]  # type: ignore[no-any-return]
 
     def _find_site(self, key: tuple[Hashable, ...]) -> Site | None:
-        """The site that runs such calls, a new one for the first; `None` where the first call has to be planned.
+        """Return the site that runs such calls, a new one for the first; `None` where the first call has to be planned.
 
         It is entered in `hosts`, where the next call finds it.
         """
@@ -236,7 +238,7 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         return found
 
     def _new_site(self, key: tuple[Hashable, ...]) -> NumpySite:
-        """A site for calls of a new kind, which run on NumPy."""
+        """Return a site for calls of a new kind, which run on NumPy."""
         if self._needs_no_planning:
             site = NumpySite(self._note_of_new)
         else:
@@ -253,10 +255,10 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         return Result(self(*arguments, **keywords), made(last.get()))  # type: ignore[arg-type]
 
     def prepare(self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
-        """Call the function, and compile it for such arguments before this returns; what it returns.
+        """Call the function, and compile it for such arguments before returning its value.
 
-        Later calls with arrays of these shapes and types run as native code, if that is faster. What is compiled is
-        compared with what NumPy returns here. `explain` says what came of it.
+        Later calls with arrays of these shapes and types run as native code, if that is faster. The native code is
+        compared with what NumPy returns here. `explain` tells the outcome.
         """
         if not self._may_be_native:
             why = "its options, or ANYGPU_NATIVE, rule that out"
@@ -265,14 +267,14 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         return value
 
     def _prepared(self, key: tuple[Hashable, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Compile native code for such a call now, and run the call; its value."""
+        """Compile native code for such a call now, run the call, and return its value."""
         from anygpu.native.trial import prepare  # the caller has asked to wait
 
         site = self._table.native.get(key) or self._native_site(key)
         return prepare(site, self._function, arguments, keywords)
 
     def _native_site(self, key: tuple[Hashable, ...]) -> NativeSite:
-        """A new site for calls that run on NumPy or as native code."""
+        """Return a new site for calls that run on NumPy or as native code."""
         from anygpu.calls.native_site import NativeSite  # calls that name a device need none
 
         table = self._table
@@ -329,7 +331,7 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
 
 
 def _of_function(name: str) -> property:
-    """An attribute of the function itself, which may be set where Python allows that."""
+    """Return a property for an attribute of the function itself, which may be set where Python allows that."""
 
     def set_to(self: Offloaded[..., Any], value: Any) -> None:
         setattr(self._function, name, value)
@@ -343,7 +345,7 @@ for _name in ("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__cl
 
 
 def _found(module: str | None, name: str) -> Any:
-    """The object that a qualified name leads to in a module; `None` if there is none."""
+    """Return the object with this qualified name in a module; `None` if there is none."""
     found: Any = sys.modules.get(module or "")
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -351,12 +353,12 @@ def _found(module: str | None, name: str) -> Any:
 
 
 def _restored(function: Callable[..., Any], options: Options) -> Any:
-    """The offloaded form of a function with some options."""
+    """Return the offloaded form of a function with some options."""
     return Offloaded(function, options)
 
 
 def _allows_numpy(options: Options) -> bool:
-    """Whether NumPy is among the devices that were asked for."""
+    """Return whether NumPy is among the devices that were asked for."""
     if options.names_only_numpy or (options.engine is None and not options.preference.on):
         return True
     from anygpu.placement.planner import allows_numpy
@@ -365,7 +367,7 @@ def _allows_numpy(options: Options) -> bool:
 
 
 def _is_recorded(key: tuple[Hashable, ...]) -> bool:
-    """Whether the call comes from a function that is being recorded, with abstract arrays: it runs as it is."""
+    """Return whether the call comes from a function that is being traced, with abstract arrays."""
     return any(part is OwnArray and device == "abstract" for part, device in pairwise(key))
 
 
@@ -397,14 +399,14 @@ def check_function(function: Any) -> None:
 
 
 def offloaded(function: Callable[P, R], given: CallOptions) -> Offloaded[P, R]:
-    """The function with these options, as a caller has written them."""
+    """Return the function with these options, as a caller has written them."""
     if isinstance(function, Offloaded):
         function = function.function
     return _restored(function, options(**given))  # type: ignore[no-any-return]
 
 
 def decorated(function: Any, given: CallOptions) -> Any:
-    """The offloaded form of a function, static method or class method."""
+    """Return the offloaded form of a function, static method or class method."""
     if isinstance(function, staticmethod | classmethod):
         return type(function)(decorated(function.__func__, given))
     if isinstance(function, type):

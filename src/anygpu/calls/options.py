@@ -16,7 +16,7 @@ Fallback = Literal["raise", "warn", "allow"]
 Precision = Literal["float32"]
 #: off: devices are not compared with NumPy. sample: before the first result, and every so often. always: every result.
 Check = Literal["off", "sample", "always"]
-#: What becomes of a result with a NaN in it.
+#: The treatment of a result with a NaN in it.
 NaNs = Literal["allow", "raise"]
 
 DEVICE = "ANYGPU_DEVICE"
@@ -48,23 +48,23 @@ class Options(NamedTuple):
 
     @property
     def names_only_numpy(self) -> bool:
-        """Whether NumPy was asked for and nothing else, so that no other device has to be looked for."""
+        """Return whether NumPy was asked for and nothing else, so that no other device has to be looked for."""
         return self.names_only("numpy")
 
     def names_only(self, *devices: str) -> bool:
-        """Whether some of these were asked for and no others."""
+        """Return whether some of these were asked for and no others."""
         names = self.preference.on
         return self.engine is None and bool(names) and all(name.lower() in devices for name in names)
 
     @property
     def needs_no_planning(self) -> bool:
-        """Whether NumPy is all that was asked for, with nothing that it may lack, so that calls run as they are."""
+        """Return whether only NumPy was asked for, without any option it lacks, so that calls run unchanged."""
         asked = self.preference
         return self.names_only_numpy and not asked.min_memory and asked.max_load >= 1 and self.precision is None
 
     @property
     def allows_native(self) -> bool:
-        """Whether calls may run as native code in place of NumPy without being planned: nothing special is asked."""
+        """Return whether calls may run as native code without being planned: no special option is set."""
         asked = self.preference
         return (
             not asked.on
@@ -101,7 +101,7 @@ class CallOptions(TypedDict, total=False):
     engine: str | None
     #: Whether the first call of a kind compiles native code before it returns, instead of beside the calls after it.
     warm: bool | None
-    #: Whether every bit is NumPy's, also of floats; what only NumPy computes so runs there.
+    #: Whether every bit has to be NumPy's, also of floats; functions for which only NumPy can do that run there.
     exact: bool | None
 
 
@@ -154,7 +154,7 @@ def options(**given: Unpack[CallOptions]) -> Options:
 
 
 def _require_processor(on: Sequence[str], engine: str | None, precision: str | None) -> None:
-    """Raise `InvalidOption` for what cannot go with `exact=True`: another device, engine or precision than NumPy's."""
+    """Raise `InvalidOption` for what contradicts `exact=True`: another device, engine or precision than NumPy's."""
     others = [name for name in (*on, *((engine,) if engine else ())) if name.lower() not in ("numpy", CPU)]
     if others:
         raise InvalidOption(
@@ -165,7 +165,7 @@ def _require_processor(on: Sequence[str], engine: str | None, precision: str | N
 
 
 def _with_cpu(preference: Preference, engine: str | None) -> tuple[Preference, str | None]:
-    """The preference with the meaning of "cpu", and the reason where that is NumPy.
+    """Return the preference with the meaning of "cpu", and the reason where that is NumPy.
 
     It is the engine of that name; NumPy where nothing compiles for the processor; or the own CPU device of an opaque
     task's library.
@@ -183,7 +183,7 @@ def _with_cpu(preference: Preference, engine: str | None) -> tuple[Preference, s
 
 
 def check_names(given: Mapping[str, Any], known: type[CallOptions]) -> None:
-    """Raises `InvalidOption` with those that there are, for one that there is not."""
+    """Raise `InvalidOption` with the known names, if one is unknown."""
     names = known.__annotations__
     if unknown := sorted(set(given).difference(names)):
         raise InvalidOption(
@@ -193,7 +193,7 @@ def check_names(given: Mapping[str, Any], known: type[CallOptions]) -> None:
 
 
 def _one_of(name: str, value: Any, known: Sequence[str]) -> Any:
-    """The value, if it is one of those that are known; raises `InvalidOption` otherwise."""
+    """Return the value, if it is one of those that are known; raises `InvalidOption` otherwise."""
     if value not in known:
         listed = ", ".join(f'"{each}"' for each in known)
         raise InvalidOption(f"{name} is one of {listed}; got {value!r}.")
@@ -201,7 +201,7 @@ def _one_of(name: str, value: Any, known: Sequence[str]) -> Any:
 
 
 def _bytes(variable: str) -> int:
-    """The bytes that an environment variable names, such as "2GB"; 0 if it is not set."""
+    """Return the bytes that an environment variable names, such as "2GB"; 0 if it is not set."""
     given = os.environ.get(variable)
     found = bytes_from(given) if given else 0
     if found is None:
@@ -210,7 +210,7 @@ def _bytes(variable: str) -> int:
 
 
 def _number(variable: str, default: float) -> float:
-    """The number in an environment variable, or the default if it is not set."""
+    """Return the number in an environment variable, or the default if it is not set."""
     given = os.environ.get(variable)
     try:
         return float(given) if given else default

@@ -1,4 +1,4 @@
-"""Decorated functions whose module IPython's `%autoreload` reloads, or patches, after its file was edited."""
+"""Decorated functions whose module IPython's `%autoreload` has reloaded or patched."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ def follow_reloads() -> None:
 
 
 def _are_offloaded(old: Any, new: Any) -> bool:
-    """Whether both are decorated functions."""
+    """Return whether both are decorated functions."""
     return isinstance(old, Offloaded) and isinstance(new, Offloaded)
 
 
 def set_attributes(slot: Any, decorated: Offloaded[..., Any], attributes: dict[str, Any]) -> Any:
-    """Give a decorated function the attributes of another, by the `slot` of its dictionary; the function that it is for
-    from then on.
+    """Give a decorated function the attributes of another, and through the `slot` of its dictionary a new function.
 
-    `%autoreload` sets the code, and then the attributes. Where more decorators have made the function, all functions of
-    these have one code, and the attributes are all that leads to the new one.
+    `%autoreload` sets the code, and then the attributes. With several decorators, all functions of a decorator have one
+    code, and only the attributes lead to the new function.
     """
     slot.__set__(decorated, dict(attributes))
     function: Any = decorated.function

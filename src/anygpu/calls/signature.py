@@ -26,7 +26,7 @@ _known: dict[int, tuple[int, weakref.ref[Any]]] = {}
 
 
 def token_of(thing: Any) -> int | None:
-    """A number that stays the same while the object lives, and is never given again; `None` without weak references.
+    """Return a number for an object, never given to another one; `None` if it has no weak references.
 
     An address would not do: another object may get it when this one is gone.
     """
@@ -90,7 +90,7 @@ dtype_of: Callable[[Any], Any] = np.ndarray.dtype.__get__
 def signature(
     arguments: tuple[Any, ...], keywords: dict[str, Any], input_number_types: frozenset[type] = INPUT_NUMBER_TYPES
 ) -> tuple[Hashable, ...]:
-    """The key of a call; `input_number_types` are those of numbers whose values do not count."""
+    """Return the key of a call; values of numbers whose types are in `input_number_types` are not part of it."""
     parts: Parts = []
     for each in arguments:
         describe(each, parts, input_number_types)
@@ -121,12 +121,12 @@ def describe(value: Any, parts: Parts, input_number_types: frozenset[type]) -> N
 
 
 def without(input_number_types: frozenset[type], deciding: Iterable[type]) -> frozenset[type]:
-    """The types of numbers that are inputs, less those whose values have turned out to decide."""
+    """Return the types of numbers that are inputs, without those whose values have turned out to decide."""
     return input_number_types.difference(*(family for family in _FAMILIES if family.intersection(deciding)), deciding)
 
 
 def function_key(function: Callable[..., Any]) -> Hashable:
-    """The key under which functions share what is known of their calls; `None` for a function that has none.
+    """Return the key under which functions share what is known of their calls; `None` for a function that has none.
 
     Closures and methods that are made again and again have one code. What they capture is read at each call.
     """
@@ -149,7 +149,7 @@ _DEEPEST = 3
 
 
 def _code_key(function: FunctionType, depth: int = 0) -> Hashable:
-    """The key of a function's code, and of the functions it captures: decorated functions differ in these."""
+    """Return the key of a function's code, and of the functions it captures: decorated functions differ in these."""
     code = token_of(function.__code__)
     captured = [each for each in _captured(function) if type(each) is FunctionType]
     if not captured or depth == _DEEPEST:
@@ -158,7 +158,7 @@ def _code_key(function: FunctionType, depth: int = 0) -> Hashable:
 
 
 def _captured(function: FunctionType) -> Iterator[Any]:
-    """The defaults of a function, and the contents of its closure's cells that are bound."""
+    """Return the defaults of a function, and the contents of its closure's cells that are bound."""
     yield from function.__defaults__ or ()
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # it is not bound yet
@@ -166,7 +166,7 @@ def _captured(function: FunctionType) -> Iterator[Any]:
 
 
 def _pair(one: Hashable, other: Hashable) -> Hashable:
-    """Two keys as one; `None` if either is."""
+    """Return two keys as one; `None` if either is `None`."""
     return None if one is None or other is None else (one, other)
 
 
@@ -226,7 +226,7 @@ def _range(value: range, parts: Parts, input_number_types: frozenset[type]) -> N
 def elements(
     values: Collection[Any], parts: Parts, input_number_types: frozenset[type], token: int | None = None
 ) -> None:
-    """The elements of a tuple or list, or of what stands for an object of the class that has the token."""
+    """Return the elements of a tuple or list, or of what stands for an object of the class with this token."""
     count = len(values)
     parts.append(token or type(values))
     parts.append(count)
@@ -326,7 +326,7 @@ _classes: dict[int, Describe] = {}
 
 
 def way_of(kind: type) -> Describe:
-    """How values of a type are described; those of Python and NumPy are in a table, which is asked first."""
+    """Return how values of a type are described; those of Python and NumPy are in a table, which is asked first."""
     return BUILTIN.get(kind) or _classes.get(id(kind)) or _look_at(kind)
 
 

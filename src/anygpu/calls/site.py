@@ -1,4 +1,4 @@
-"""What a decorated function sees of its call sites, and the simplest one."""
+"""The interface of call sites that a decorated function uses, and the simplest site."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEEDS_PLANNING: Any = object()
 
 
 class Site(Protocol):
-    """What runs the next call of one kind. A decorated function reads it in every call, without a lock."""
+    """Runs the next call of one kind. A decorated function reads it in every call, without a lock."""
 
     @property
     def note(self) -> HostNote:
@@ -24,7 +24,7 @@ class Site(Protocol):
 
     @property
     def runs_as_is(self) -> bool:
-        """Whether the next call is the user's function as it is. Then the caller runs it, and reports to `ran`."""
+        """Return whether the caller runs the user's function itself in the next call, and reports to `ran`."""
 
     def run(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
@@ -32,11 +32,11 @@ class Site(Protocol):
         """Run any other call that began at `begin`; return its value, or `NEEDS_PLANNING`."""
 
     def ran(self, seconds: float) -> None:
-        """Count a call that the caller ran as it is."""
+        """Count a call that the caller ran itself."""
 
 
 class NumpySite:
-    """Calls that stay on NumPy: it is the only device allowed, or other devices are not of interest yet."""
+    """Calls that stay on NumPy: no other device is allowed, or others are of no interest yet."""
 
     __slots__ = ("calls", "note", "runs_as_is", "seconds")
 

@@ -1,4 +1,4 @@
-"""Events reach call sites, one at a time, from any thread."""
+"""Pass events to call sites, one at a time, from any thread."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 #: Held while a state changes. Reentrant: a signal handler may call a decorated function.
 _telling = threading.RLock()
-#: Sites of which a call is traced, or whose native code is compiled and compared.
+#: Sites with a traced call under way, or native code being compiled or compared.
 _under_way: set[NativeSite] = set()
 
 
 def tell(site: NativeSite, event: Event, code: Runner | None, reason: str | None, look_at: float) -> bool:
-    """Change the state of a site, and what runs its next call; return whether the event has changed anything."""
+    """Change the state of a site, and what runs its next call; return whether the event changed anything."""
     with _telling:
         before = site.life
         life = step(before, event, reason=reason, look_at=look_at)
@@ -37,7 +37,7 @@ def tell(site: NativeSite, event: Event, code: Runner | None, reason: str | None
 
 
 def _in_child() -> None:
-    """After a fork, in the child: the lock is free, and what other threads were doing is begun again."""
+    """Free the lock in a forked child, and start again what other threads were doing."""
     global _telling
     _telling = threading.RLock()
     for site in list(_under_way):

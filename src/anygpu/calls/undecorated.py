@@ -32,7 +32,7 @@ class FunctionTables:
         self._tables: OrderedDict[Hashable, CallTable] = OrderedDict()
 
     def find(self, key: Hashable) -> CallTable | None:
-        """The calls that are known of a function; it is not the next to be forgotten."""
+        """Return the calls that are known of a function; it is not the next to be forgotten."""
         found = self._tables.get(key)
         if found is not None:
             with contextlib.suppress(KeyError):  # forgotten since, by another thread
@@ -57,7 +57,7 @@ _functions = FunctionTables()
 def unwrapped(
     function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """The innermost function, with all arguments: partials and methods are made anew for each call."""
+    """Return the innermost function, with all arguments: partials and methods are made anew for each call."""
     keywords: dict[str, Any] = {}
     while True:
         if type(function) is functools.partial:
@@ -70,7 +70,7 @@ def unwrapped(
 
 
 def remembered(function: Callable[..., Any], given: CallOptions) -> Calls:
-    """A function without a decorator, with the call sites of earlier calls with these options."""
+    """Return a function without a decorator, with the call sites of earlier calls with these options."""
     if isinstance(function, Offloaded):
         if all(value is None for value in given.values()):
             return function
@@ -83,7 +83,7 @@ def remembered(function: Callable[..., Any], given: CallOptions) -> Calls:
 
 
 def table_of(function: Callable[..., Any], wanted: Options) -> CallTable:
-    """The call sites of a function under these options, shared by all that use the default planner."""
+    """Return the call sites of a function under these options, shared by all that use the default planner."""
     check_callable(function)
     same = function_key(function)
     table = _functions.find((same, wanted)) if same is not None else None

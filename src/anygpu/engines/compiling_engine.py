@@ -71,7 +71,7 @@ class CompilingEngine:
         _ = self.session(device).target
 
     def reflected(self, source: str, entry: str | None, title: str, device: Device) -> Reflected:
-        """What a user's kernel takes, as the driver's compiler says."""
+        """Return what a user's kernel takes, as the driver's compiler says."""
         session = self.session(device)
         if not isinstance(session.driver, ReadsKernels):
             raise Unsupported("reading a kernel's text", device.id)

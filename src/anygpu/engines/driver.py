@@ -165,7 +165,7 @@ class ReadsKernels(Protocol):
     """A driver whose compiler tells what a user's kernel takes."""
 
     def reflected(self, source: str, entry: str | None, title: str) -> Reflected:
-        """The facts about the kernel. Raises `InvalidKernel` for one that does not compile."""
+        """Return the facts about the kernel. Raises `InvalidKernel` for one that does not compile."""
 
 
 @runtime_checkable

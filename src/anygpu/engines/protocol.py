@@ -121,7 +121,7 @@ class Reflects(Protocol):
     """An engine that tells what a user's kernel takes, because its compiler is the one that can read the text."""
 
     def reflected(self, source: str, entry: str | None, title: str, device: Device) -> Reflected:
-        """The facts about the kernel. Raises `InvalidKernel` for one that does not compile."""
+        """Return the facts about the kernel. Raises `InvalidKernel` for one that does not compile."""
 
 
 @runtime_checkable
@@ -150,7 +150,7 @@ class Notes(Protocol):
     """An engine whose code notes what NumPy might warn of."""
 
     def noted(self) -> int:
-        """What the last program of this thread has noted, as the bits of `engines.codegen.kernel`."""
+        """Return what the last program of this thread has noted, as the bits of `engines.codegen.kernel`."""
 
 
 @runtime_checkable

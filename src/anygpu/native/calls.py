@@ -1,8 +1,9 @@
-"""Calls that run as native code in place of NumPy, and what is unusual enough about one to run it on NumPy.
+"""Calls that run as native code in place of NumPy, and the reasons to run one on NumPy after all.
 
-The code was compared with NumPy before (see `trial`). A call needs it to be the program of this call, with arguments
-in a layout and with numbers of a kind that were compared; NumPy's own word where it would warn or raise; and every so
-often a comparison. All else goes straight to the code: on a hundred numbers a call takes three microseconds.
+The code was compared with NumPy before (see `trial`). A call may use it if the program is still that of the call, and
+arguments of this memory layout and numbers of this kind were compared. NumPy computes where it would warn or raise, and
+now and then a result is compared again. All other calls go straight to the code: three microseconds for a hundred
+numbers.
 """
 
 from __future__ import annotations
@@ -53,22 +54,22 @@ from anygpu.placement.plan.candidate_history import calls_between_samples
 from anygpu.receipts.notes import HostNote, NativeNote, Note, listeners, made, publish, publish_failure
 from anygpu.receipts.notes import last as last_receipt
 
-#: What a call takes beside the code itself.
+#: Seconds of a call beside the code itself.
 OVERHEAD = 2e-6
-#: Native code is used where it takes at most so much of NumPy's time.
+#: Native code is used if it takes at most this share of NumPy's time.
 LEAST_GAIN = 0.95
-#: Native code that takes so many times as long as NumPy is not tried again.
+#: Native code that takes this many times as long as NumPy is not tried again.
 _MUCH_SLOWER = 3.0
 #: Calls after which the time of the code is known.
 _TRIAL_CALLS = 3
-#: A sample costs a hand-over to the background, and copies.
+#: The cost of a sample: handing it to the background, and copying.
 _HANDING_OVER, _COPIED_PER_SECOND = 1e-4, 4e9
-#: What planning calls may cost, as a share of what calls take, where there may be a GPU; and how many of the calls that
-#: are looked at closely there is one that is compared with NumPy.
+#: The share of the time of calls that planning may take, where there may be a GPU; and one in how many checked calls is
+#: compared with NumPy.
 _PLANNED_SHARE, _LOOKS_FOR_A_SAMPLE = 0.03, 3
-#: How often a function may need another program because something that it depends on has changed.
+#: The most programs that a function may need because its dependencies change.
 _MOST_CHANGES = 12
-#: So many calls in a row with values that native code cannot use take longer than calls of the function alone.
+#: Calls in a row that NumPy has to repeat, from which on native code costs more than it gains.
 _MOST_REFUSED = 8
 
 _NO_KEYWORDS: dict[str, Any] = {}
@@ -85,7 +86,7 @@ pinned: dict[Hashable, str] = {}
 
 
 class CallArgs(NamedTuple):
-    """One call: what was called with what, and when it began."""
+    """One call: the function, its arguments, and when it began."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -105,16 +106,16 @@ class Allowance:
         self._usual = self.ONE
 
     def earn(self, seconds: float) -> None:
-        """Calls have taken so long, or been spared it."""
+        """Note that calls have taken this long, or were spared it."""
         self._earned += self.SHARE * seconds
 
     def spend(self, seconds: float) -> None:
-        """A trial has taken so long of a caller's time."""
+        """Note that a trial took this long of a caller's time."""
         self._spent += seconds
         self._usual += (seconds - self._usual) / 2
 
     def affords_one(self) -> bool:
-        """Whether calls have paid for another trial."""
+        """Return whether calls have paid for another trial."""
         return self._spent + self._usual <= self._earned
 
 
@@ -158,7 +159,7 @@ class NativeCalls:
         self._site, self._traced, self._native, self._trust = site, traced, native, trust
         self._seconds = seconds
         self._note = self._noted()
-        #: Of what the code notes, all that NumPy may warn of.
+        #: The noted bits about which NumPy may warn.
         self._minds = minded(traced)
         self._module = str(getattr(function, "__module__", None) or "")
         moved = sum(spec.nbytes for spec in (*program.inputs, *program.results))
@@ -181,11 +182,11 @@ class NativeCalls:
 
     @property
     def is_silent(self) -> bool:
-        """Whether NumPy says nothing of what the function computes of constants."""
+        """Return whether NumPy gives no warnings for what the function computes from constants."""
         return not self._trust.constant_flags
 
     def _noted(self) -> NativeNote:
-        """A note that says how much faster native code is."""
+        """Return a note that says how much faster native code is."""
         seconds, numpy = self._seconds, self._site.least
         took = f"it takes {readable_seconds(seconds)}, and numpy {readable_seconds(numpy)}"
         reason = f"native code is {numpy / max(seconds, 1e-9):.1f} × faster: {took}."
@@ -194,7 +195,7 @@ class NativeCalls:
     # -- usual calls
 
     def quick(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """Return what the function returns; `NEEDS_PLANNING` for a call that takes a closer look."""
+        """Return the function's value; `NEEDS_PLANNING` for a call that needs a closer look."""
         begin = _clock()
         if self._left <= 0 or mode_token() is not self._usual_modes:
             return NEEDS_PLANNING
@@ -219,7 +220,7 @@ class NativeCalls:
     def __call__(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
     ) -> Any:
-        """What the function returns; `NEEDS_PLANNING` for a call that is to be planned. It began at `begin`."""
+        """Return the value of a call that began at `begin`; `NEEDS_PLANNING` if the call is to be planned."""
         call = CallArgs(function, arguments, keywords, begin)
         if self._left <= 0 and (value := self._end_interval(call)) is not CONTINUE:
             return value
@@ -245,7 +246,7 @@ class NativeCalls:
             why = f'NumPy warns of "{flag.kind} encountered in {flag.operation}" here, and the warning filters show it.'
             return on_numpy(self._site, call, why)
         if traced.numbers.stop > traced.numbers.start and any(map(_may_have_overflowed, given[traced.numbers])):
-            return on_numpy(self._site, call, "a number is infinite in a narrow type, of which NumPy may warn.")
+            return on_numpy(self._site, call, "a number is infinite in a narrow type, about which NumPy may warn.")
         new = self._what_is_new(given)
         if new is not None:
             return self._compare(call, new)
@@ -269,7 +270,7 @@ class NativeCalls:
     # -- others
 
     def _what_is_new(self, given: Sequence[Any]) -> str | None:
-        """What there is about the arguments for which native code was not compared with NumPy."""
+        """Return in which way native code was not compared for such arguments; `None` if it was."""
         traced, trust = self._traced, self._trust
         if not trust.knows_order(given):
             return "arguments with this memory layout are new, and NumPy decides the layout of the result."
@@ -280,42 +281,42 @@ class NativeCalls:
         return None
 
     def _needs_numpy(self, noted: int, given: Sequence[Any], results: Sequence[Any], *, is_heard: bool) -> str | None:
-        """Why NumPy has to compute a call again of which native code has noted this; `None` if it need not.
+        """Return why NumPy must compute a call again after native code noted these bits; `None` if it need not.
 
-        Where its warnings are heard (`is_heard`), it does unless it is proved that it says nothing.
+        If its warnings are heard (`is_heard`), it must unless it is proved that it gives none.
         """
         if noted & BEYOND:
-            return "a number that is cast to whole numbers is none of them"
+            return "a NaN or a number out of range is cast to an integer"
         noted &= self._minds
         if noted & (RESULT | UNKNOWN) and (why := only_numpy_knows(self._traced, results)) is not None:
             return why
         if not noted or not is_heard:
             return None
         if noted & WRAPPED:
-            return "a whole number does not fit into its type"
+            return "an integer does not fit into its type"
         if not noted & (RESULT | HIDDEN) and is_finite(results):
             return None
-        # From now on calls take the closer look at once.
+        # From now on, calls skip the quick path.
         self._site.table.quick = None
         if not self._trust.may_be_shown(self._traced, given, self._module):
             return None
-        return "it met a NaN or an infinity, of which NumPy may warn"
+        return "it met a NaN or an infinity, about which NumPy may warn"
 
     def _again_on_numpy(self, call: CallArgs, why: str) -> Any:
-        """Have NumPy compute a call again, so that its warnings appear; after many in a row all of them at once."""
+        """Have NumPy compute a call again, so that it warns; after several in a row, have all calls run there."""
         if self._in_a_row():
             return self._compare(call, f"{why}; NumPy computes it again.")
         settle_on_numpy(self._site, f"{why}, in most of its calls.", retries=self._site.life.tries < 3)
         return on_numpy(self._site, call)
 
     def _in_a_row(self) -> bool:
-        """Count a call that NumPy has to run after native code has; whether there were few in a row."""
+        """Count a call that NumPy has to repeat; return whether there were few in a row."""
         count, left = self._refused
         self._refused = (count + 1 if left == self._left else 1, self._left)
         return self._refused[0] < _MOST_REFUSED
 
     def _end_interval(self, call: CallArgs) -> Any:
-        """After some calls: see whether they were faster, or compare one with NumPy, or have one planned."""
+        """After some calls, check whether they were faster, compare one with NumPy, or have one planned."""
         site = self._site
         if not self._proved:
             if self._seconds + OVERHEAD > site.least * LEAST_GAIN:
@@ -357,7 +358,7 @@ class NativeCalls:
         self._left = self._calls = calls
 
     def _plan(self) -> Any:
-        """Have a call planned: a GPU may be faster than native code. `CONTINUE` if that has to be loaded first."""
+        """Have a call planned, because a GPU may be faster; return `CONTINUE` if planning has to be loaded first."""
         site, table = self._site, self._site.table
         planned = table.sites.get(site.key)
         if planned is not None:
@@ -370,7 +371,7 @@ class NativeCalls:
         return CONTINUE
 
     def _without_these_values(self, call: CallArgs, error: Unsupported) -> Any:
-        """NumPy computes what native code cannot, which found that out late: after some calls it is not asked again."""
+        """Run a call on NumPy whose values native code cannot handle; give up after several, as it finds out late."""
         site = self._site
         if self._in_a_row():
             return on_numpy(site, call, f"native code cannot use these values: {error}")
@@ -378,7 +379,7 @@ class NativeCalls:
         return on_numpy(site, call)
 
     def _with_another_program(self, call: CallArgs) -> Any:
-        """Something that the program depends on has changed: the call runs on NumPy, and another is traced later."""
+        """Run a call on NumPy because the program depends on something that changed; trace another one later."""
         site = self._site
         site.table.quick = None
         changes = site.life.changes + 1
@@ -407,7 +408,7 @@ class NativeCalls:
         return value
 
     def _compare_again(self, function: Callable[..., Any], sample: Sample, kinds: tuple[Any, ...]) -> None:
-        """In the background: compare native code with NumPy for a sample of a new kind of numbers."""
+        """Compare native code with NumPy for a sample with new kinds of numbers; called in the background."""
         agreed = False
         try:
             with contextlib.suppress(Exception), yielding(), background.must_finish():
@@ -421,12 +422,12 @@ class NativeCalls:
 
 
 def _may_have_overflowed(number: Any) -> bool:
-    """Whether a number among the inputs is infinite in its type, and may not have been before it was narrowed."""
+    """Return whether a number among the inputs is infinite, and may have been finite before it was narrowed."""
     return number.dtype.char in "efF" and bool(np.isinf(number))
 
 
 def _nothing(*_: Any) -> list[Any] | None:
-    """Reads nothing: such inputs take a closer look."""
+    """Read nothing: such inputs need a closer look."""
     return None
 
 
@@ -434,7 +435,7 @@ def _nothing(*_: Any) -> list[Any] | None:
 
 
 def on_numpy(site: NativeSite, call: CallArgs, why: str | None = None) -> Any:
-    """Call the user's own function, and leave a note for the receipt; what it returns."""
+    """Call the user's own function, leave a note for the receipt, and return the value."""
     note = site.note if why is None else HostNote(site.note.task, why, None)
     ready = _clock()
     try:
@@ -450,7 +451,7 @@ def on_numpy(site: NativeSite, call: CallArgs, why: str | None = None) -> Any:
 
 
 def published(note: Note, call: CallArgs, value: Any) -> None:
-    """Leave the note of a call, or publish its receipt if there are listeners."""
+    """Keep the note of a call, or publish its receipt if there are listeners."""
     if events.calls or _listening():
         publish(made(note), (call.function, call.arguments, call.keywords, value))
     else:
@@ -458,7 +459,8 @@ def published(note: Note, call: CallArgs, value: Any) -> None:
 
 
 def inputs_after(site: NativeSite, call: CallArgs, traced: Traced, trust: Trust, value: Any) -> CallInputs | None:
-    """What the program takes for a call that has just run on NumPy; `None` where native code could not do the same.
+    """Return what the program takes for a call that has just run on NumPy; `None` where native code could not do the
+    same.
 
     Then the call site stays on NumPy. Otherwise it is known how NumPy's results lie in memory.
     """
@@ -473,7 +475,9 @@ def inputs_after(site: NativeSite, call: CallArgs, traced: Traced, trust: Trust,
 
 
 def settle_because_slow(site: NativeSite, seconds: float) -> None:
-    """Native code was not faster. If it was nearly, it is tried again later: the machine may have been busy."""
+    """Stay on NumPy because native code was slower; try again later if it nearly was not: the machine may have been
+    busy.
+    """
     took = f"it takes {readable_seconds(seconds + OVERHEAD)}, and numpy {readable_seconds(site.least)}"
     reason = f"native code is not faster: {took}."
     if site.life.tries < 3 and seconds < _MUCH_SLOWER * site.least:
@@ -485,7 +489,7 @@ def settle_because_slow(site: NativeSite, seconds: float) -> None:
 
 
 def _plan_instead(site: NativeSite, *call: Any) -> Any:
-    """A GPU may still be faster than NumPy: calls are planned from now on, once what plans them is loaded."""
+    """Return a GPU may still be faster than NumPy: calls are planned from now on, once what plans them is loaded."""
     if loading.is_loaded():
         site.table.plan_from_now_on(site.key)
         return NEEDS_PLANNING
@@ -496,7 +500,7 @@ def _plan_instead(site: NativeSite, *call: Any) -> Any:
 def settle_on_numpy(
     site: NativeSite, reason: str, event: Event = "refused", *, retries: bool = False, instead: Runner | None = None
 ) -> None:
-    """Run calls on NumPy from now on, or for a while if it `retries`; the next process tries native code later."""
+    """Run calls on NumPy from now on, or for a while if it `retries`. A new process tries native code again."""
     site.table.quick = None
     if retries:
         site.retry_after(4.0, "refused for now" if event == "refused" else event, reason)
@@ -517,7 +521,9 @@ def agrees(
     *,
     before_use: bool,
 ) -> bool:
-    """Whether native code gave what NumPy did. A function for which it did not stays on NumPy, and its user is told."""
+    """Return whether native code gave what NumPy did. A function for which it did not stays on NumPy, and its user is
+    told.
+    """
     program = sample.traced.program.key
     judgement = compared(sample, results, () if before_use else trust.usual.get(program, ()))
     if judgement.difference is not None:

@@ -20,12 +20,12 @@ from anygpu.calls.loading import NATIVE, native
 if TYPE_CHECKING:
     from anygpu.calls.native_site import NativeSite
 
-#: The share of a processor that calls have to leave idle: others lose as much time as the import takes.
+#: The share of a processor that calls have to leave idle; otherwise they lose as much time as the import takes.
 _SPARE = 0.75
 
 
 def can_load_now(site: NativeSite) -> bool:
-    """Whether importing what native code needs takes little from the calls of a site.
+    """Return whether importing the modules of native code now takes little time from the calls of a site.
 
     Without bytecode on disk the import takes 0.5 s.
     """
@@ -33,7 +33,7 @@ def can_load_now(site: NativeSite) -> bool:
 
 
 def _has_spare_processor(site: NativeSite) -> bool:
-    """Whether the calls so far have left enough of a processor idle."""
+    """Return whether the calls so far have left enough of a processor idle."""
     clock, processor_clock = site.began
     used = (time.process_time() - processor_clock) / max(time.perf_counter() - clock, 1e-9)
     return usable_processors() - used >= _SPARE
@@ -41,7 +41,7 @@ def _has_spare_processor(site: NativeSite) -> bool:
 
 @functools.cache
 def _has_bytecode() -> bool:
-    """Whether Python has compiled what is to be loaded: of a copied or read-only package it may not have."""
+    """Return whether Python has compiled what is to be loaded: of a copied or read-only package it may not have."""
     source = importlib.util.find_spec(NATIVE)
     return source is None or source.cached is None or os.access(source.cached, os.R_OK)
 
@@ -59,7 +59,7 @@ def begin_native(*, compiles: bool, site: NativeSite | None = None) -> None:
 
 
 def _start_compiler() -> None:
-    """First, because the child takes its time to load LLVM, and then to compile what all native code needs."""
+    """Start the compiling child, first of all: loading LLVM and compiling the shared runtime take it a while."""
     from anygpu.engines.cpu.compiler import start_compiler
 
     start_compiler()
@@ -69,7 +69,7 @@ def _start_compiler() -> None:
 
 def _make_runtime_quietly() -> None:
     """Make the native runtime on a thread, without raising."""
-    # Whoever needs it gets the error.
+    # The first use raises the error.
     with contextlib.suppress(Exception), no_fork(), yielding():
         _make_runtime()
 
@@ -82,10 +82,10 @@ def _make_runtime() -> None:
 
 
 def _trace_something() -> None:
-    """Tracing loads modules when it first meets an operation: not in the time of a caller."""
+    """Trace a small function, which loads modules that tracing would otherwise load in a caller's time."""
     from anygpu.array.trace.tracing import trace_small
 
-    # What compares results with NumPy's likewise.
+    # The comparison with NumPy loads late for the same reason.
     importlib.import_module("anygpu.agreement.analysis")
     importlib.import_module("anygpu.agreement.comparison")
     trace_small()

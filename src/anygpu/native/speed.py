@@ -21,18 +21,18 @@ from anygpu.placement.plan.microbenchmarks import BenchmarkTrial, native_trials,
 from anygpu.placement.plan.predicting import predict
 from anygpu.program.graph import Program
 
-#: The best run counts, of so many at least, and of all that there is time for.
+#: The best run counts, of at least this many, and of as many as fit into the seconds.
 _RUNS, _SECONDS = 12, 0.03
-#: Loops of programs take so much longer for an instruction than those of the trials, which do nothing but compute.
+#: An instruction takes this much longer in loops of programs than in those of the trials, which only compute.
 _USUAL = 1.3
-#: A call through Python takes so many times what NumPy's interpreter takes for the smallest program.
+#: The time of a call through Python, relative to NumPy's interpreter on the smallest program.
 _CALL = 1.7
 
 
 def with_native_speed(
     numpy: Calibration, before: Calibration, clock: Callable[[], float] = time.perf_counter
 ) -> Calibration:
-    """The speed of native code, of which NumPy does a part: as it was measured, and as it was assumed `before`."""
+    """Return the calibration of native code: `numpy` for what NumPy does, and nests as they were measured."""
     return msgspec.structs.replace(
         before,
         source=numpy.source,
@@ -46,7 +46,7 @@ def with_native_speed(
 
 
 def measured_speed(clock: Callable[[], float] = time.perf_counter) -> NativeSpeed:
-    """The speed of nests; what is assumed where nothing can be compiled."""
+    """Return the measured speed of nests, or the assumed one where nothing compiles."""
     assumed = assumed_speed()
     alone, together, moving = native_trials()
     try:
@@ -60,7 +60,7 @@ def measured_speed(clock: Callable[[], float] = time.perf_counter) -> NativeSpee
 
 
 def _seconds(trial: BenchmarkTrial, clock: Callable[[], float]) -> float:
-    """The best run."""
+    """Return the best run."""
     run, arrays = executable(trial.program), values(trial)
     times: list[float] = []
     end = clock() + _SECONDS
@@ -72,7 +72,7 @@ def _seconds(trial: BenchmarkTrial, clock: Callable[[], float]) -> float:
 
 
 def _work(trial: BenchmarkTrial, speed: NativeSpeed) -> tuple[float, float]:
-    """Instructions and bytes of its nests."""
+    """Return the instructions and bytes of its nests."""
     steps = nests(trial.program, vector_bytes=speed.vector_bytes).steps
     works = [work_of(step, speed.vector_bytes) for step in steps if isinstance(step, Nest)]
     return sum(work.instructions for work in works), sum(work.bytes for work in works)
@@ -88,7 +88,7 @@ _said = False
 
 
 def predicted_gain(program: Program) -> float:
-    """How many times as fast as NumPy native code is predicted to be, without measurements of this machine."""
+    """Return how many times as fast as NumPy native code is predicted to be, without measurements of this machine."""
     (numpy,) = NumpyEngine().discover()
     assert isinstance(numpy, Device)
     seconds = [predict(program, assumed(each)).seconds for each in (numpy, CpuEngine.processor())]

@@ -70,18 +70,17 @@ from anygpu.native.loading import mark_native, mark_tried, unmark_tried
 from anygpu.program.graph import Node, Program
 from anygpu.program.primitives import Reduce, Spec
 
-#: A trace is given up after so long, with a quarter of what calls have taken as long as that is little, or after such a
-#: share of it.
+#: Limits of a trace: seconds plus a quarter of the time of calls, up to a maximum; or this share of their time.
 _TRACE_SECONDS, _MOST_AT_FIRST, _TRACE_SHARE = 0.02, 0.06, 0.05
-#: Native code gets real calls where it takes at most so many times NumPy's time beside them: these have the processors
-#: to themselves, and decide.
+#: Native code gets real calls if it takes at most this many times NumPy's time in the background. Real calls have the
+#: processors to themselves, and decide.
 WORTH_TRYING = 1.5
-#: Runs of native code in a trial, of which the best counts, and seconds of work that they may take in any case.
+#: The most runs of native code in a trial, the best of which counts; and seconds that they may take in any case.
 _MOST_RUNS, _SHORT_RUNS = 8, 2e-3
 
 _clock, _work = time.perf_counter, time.thread_time
 
-#: What preparing took, by task: seconds of tracing, compiling and comparing. For benchmarks.
+#: Seconds of tracing, compiling and comparing, by task. For benchmarks.
 history: deque[tuple[str, dict[str, float]]] = deque(maxlen=256)
 
 
@@ -94,7 +93,7 @@ class NativeTrial:
     def __call__(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
     ) -> Any:
-        """Run one call, on NumPy or as native code that is compared with it; its value."""
+        """Run one call, on NumPy or as native code that is compared with it, and return its value."""
         site = self._site
         call = CallArgs(function, arguments, keywords, begin)
         allowance.earn(site.seconds - site.paid)
@@ -118,12 +117,12 @@ class NativeTrial:
 
 
 def _trace_seconds(called: float) -> float:
-    """How long a trace may take, after calls that took so long."""
+    """Return how long a trace may take, when calls have taken `called` seconds."""
     return max(min(_TRACE_SECONDS + called / 4, _MOST_AT_FIRST), _TRACE_SHARE * called)
 
 
 def traced_for(site: NativeSite, call: CallArgs, seconds: float | None) -> tuple[Traced | None, frozenset[Flag]]:
-    """The program of a call, and what NumPy warns of in what the call computes of constants.
+    """Return the program of a call, and the warnings of NumPy about what the call computes from constants.
 
     There is no program where it cannot be traced, or tracing takes too long for now.
     """
@@ -133,7 +132,7 @@ def traced_for(site: NativeSite, call: CallArgs, seconds: float | None) -> tuple
         return None, frozenset()
     modes = raising_modes(modes_now())
     if modes is not None:
-        # What the function itself does to NumPy's modes would not be seen.
+        # Changes of NumPy's modes by the function itself would not be seen.
         site.retry_after(1.0, reason=modes)
         return None, frozenset()
     heard: set[str] = set()
@@ -152,7 +151,7 @@ def traced_for(site: NativeSite, call: CallArgs, seconds: float | None) -> tuple
         return None, frozenset()
     if any(map(_rounds_each_step, traced.program.nodes, traced.program.specs)):
         settle_on_numpy(
-            site, "it adds or multiplies float16 numbers, of which NumPy rounds each step as they lie in memory."
+            site, "it adds or multiplies float16 numbers: NumPy rounds each step, in an order that memory decides."
         )
         return None, frozenset()
     why = traced.only_on_numpy(rounding())
@@ -165,16 +164,17 @@ def traced_for(site: NativeSite, call: CallArgs, seconds: float | None) -> tuple
 
 
 def _rounds_each_step(node: Node, spec: Spec) -> bool:
-    """Whether it is a sum whose steps NumPy rounds to float16, in an order that depends on the layout of the array.
+    """Return whether a node is a float16 sum, which NumPy rounds at each step, in an order that depends on memory
+    layout.
 
-    A sum of more than 65,504 is infinite then at some step or at none.
+    A sum beyond 65,504 then becomes infinite at some step, or at none.
     """
     return isinstance(node.op, Reduce) and node.op.fn in ("sum", "prod") and spec.dtype == "float16"
 
 
 @contextlib.contextmanager
 def again_after_errors(site: NativeSite) -> Iterator[None]:
-    """A trial that ends with an error of the user's own, or with an interrupt, is made again with another call."""
+    """Have the trial repeated in another call if it ends with an error of the user's, or with an interrupt."""
     try:
         yield
     except BaseException:
@@ -183,7 +183,7 @@ def again_after_errors(site: NativeSite) -> Iterator[None]:
 
 
 def _rekey_by_value(site: NativeSite, table: CallTable, types: frozenset[type], call: CallArgs) -> None:
-    """The values of some numbers decide what is computed: from now on they are a part of keys."""
+    """Make the values of these numbers part of keys from now on: they decide what is computed."""
     table.on_value_dependence(types)
     table.forget_native(site.key)
     site.key = signature(call.arguments, call.keywords, table.input_number_types)
@@ -226,7 +226,7 @@ def _run_and_try(
 
 
 def try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, trust: Trust, tracing: float) -> None:
-    """In the background: compile the program, run it on the sample, and use it if it is right and faster."""
+    """Compile the program, run it on the sample, and use it if it is right and faster; called in the background."""
     with reported(site), yielding():
         begin = _clock()
         traced = sample.traced
@@ -239,7 +239,7 @@ def try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, trus
         compiled = _clock()
         with background.must_finish():
             seconds, results, noted = _timed(native, sample.inputs, site.least)
-        # Not meanwhile: calls and the compiler keep two processors busy.
+        # Not beside them: calls and the compiler keep two processors busy.
         if noted:
             learn_flags(trust, sample)
             trust.prepare_errors(traced)
@@ -256,7 +256,7 @@ def try_out(site: NativeSite, function: Callable[..., Any], sample: Sample, trus
 
 @contextlib.contextmanager
 def reported(site: NativeSite) -> Iterator[None]:
-    """In the background, where nothing may be raised: what goes wrong becomes the reason to stay on NumPy."""
+    """Make errors in the background, where nothing may be raised, the reason to stay on NumPy."""
     try:
         yield
     except AnyGPUError as error:
@@ -269,7 +269,7 @@ def reported(site: NativeSite) -> Iterator[None]:
 
 
 def _say_what_is_missing(site: NativeSite, function: Callable[..., Any], traced: Traced, error: MissingExtra) -> None:
-    """Nothing compiles here: the receipt has the command that installs it, and a first warning the gain to expect."""
+    """Tell that nothing compiles here: put the install command in the receipt, and the expected gain in one warning."""
     from anygpu.native.speed import warn_once  # which no usual installation needs
 
     site.tell("refused", reason=f"numpy runs it, because {error}")
@@ -277,7 +277,7 @@ def _say_what_is_missing(site: NativeSite, function: Callable[..., Any], traced:
 
 
 def _timed(native: CpuExecutable, inputs: Sequence[Any], numpy: float) -> tuple[float, list[Any], int]:
-    """The best time of some runs, and what the last gave and noted; `numpy` is what NumPy takes for one."""
+    """Return the best time of some runs, and what the last gave and noted; `numpy` is what NumPy takes for one."""
     best, spent = math.inf, 0.0
     results: list[Any] = []
     noted = 0
@@ -306,7 +306,7 @@ def _keep(
     trust: Trust,
     seconds: float,
 ) -> None:
-    """For the next process, which then begins with native code."""
+    """Remember that native code agreed, so that the next process starts with it."""
     mark = mark_of(function)
     if hints_path(NATIVE) is not None and mark is not None and not trust.constant_flags:
         _keep_agreement(traced.program, mark, kinds, trust, numpy=site.least, native=seconds)
@@ -315,7 +315,7 @@ def _keep(
 
 
 def kept_calls(site: NativeSite, function: Callable[..., Any], traced: Traced) -> NativeCalls | None:
-    """Native code that an earlier process has compared with NumPy, on this processor."""
+    """Return native code that an earlier process has compared with NumPy on this processor; `None` if there is none."""
     mark = mark_of(function)
     with contextlib.suppress(AnyGPUError):
         kept = _kept_agreement(traced.program, mark) if mark is not None else None
@@ -332,7 +332,7 @@ def kept_calls(site: NativeSite, function: Callable[..., Any], traced: Traced) -
 def prepare(
     site: NativeSite, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Any:
-    """Have native code ready before this call returns; its value, which NumPy has computed."""
+    """Have native code ready before this call returns; return the value, which NumPy has computed."""
     call = CallArgs(function, arguments, keywords, _clock())
     loading.native.is_ready = True
     site.tell("prepare")
@@ -390,7 +390,7 @@ class _Agreement(msgspec.Struct, array_like=True, frozen=True):
     orders: tuple[tuple[int, ...] | None, ...] | None
 
     def trust(self, program: str) -> Trust:
-        """What was known then."""
+        """Return what was known then."""
         trust = Trust()
         trust.recall_order(self.orders)
         trust.begin_with_numbers(program, "cpu", self.kinds)
@@ -407,5 +407,5 @@ def _keep_agreement(
 
 
 def _kept_agreement(program: Program, function: bytes) -> _Agreement | None:
-    """What was kept, if all that it depends on is the same."""
+    """Return the kept agreement, if everything that it depends on is the same."""
     return kept_fact(_AGREEMENT, program, (function, np.__version__), _Agreement)

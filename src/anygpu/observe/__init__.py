@@ -239,7 +239,7 @@ def _start_in_child(seen: Seen, origin: Origin | None) -> None:
 
 
 def _forked() -> None:
-    """Called in a forked child: lets go of the parent's observation, threads and socket."""
+    """Release the parent's observation, threads and socket; called in a forked child."""
     global _current, _sampler, _answering
     answering, _answering, _sampler = _answering, None, None
     if answering is not None:

@@ -61,7 +61,7 @@ class Call:
         self._form: RowsOfForm | None = None
         #: Seconds after which a worker that can be killed is.
         self.timeout = site.options.timeout
-        #: Whether NumPy has begun to run it: an error is its own then.
+        #: Whether NumPy has begun to run it, so that an error is the function's own.
         self.is_heard = False
         #: Called between pieces; what it raises ends the call there.
         self.between: Callable[[], None] | None = None
@@ -126,8 +126,7 @@ class Call:
         return False
 
     def record(self, seconds: float | None = None, *, raises: bool = False) -> None:
-        """Trace the function, in at most so many seconds, and give the call site the program or the reason why there is
-        none.
+        """Trace the function within these seconds, and give the call site the program, or the reason why there is none.
 
         Where numbers turned out to be constants of the program, calls with other numbers get call sites of their own. A
         function that needs a new program more than `MOST_RECORDINGS` times is refused. An error of the function itself
@@ -157,7 +156,7 @@ class Call:
             )
             traced = contextvars.copy_context().run(listening, heard, tracing)
         if heard and isinstance(traced, Traced):
-            traced = NotTraceable("it computes something of constants of which NumPy warns")
+            traced = NotTraceable("it computes something from constants about which NumPy warns")
         if isinstance(traced, Traced) and changed is not None and site.programs.tracings >= MOST_RECORDINGS:
             traced = NotTraceable(f"{changed} changes from call to call, and decides what it computes")
         if isinstance(traced, NotTraceable) and traced.error is not None:
@@ -190,7 +189,7 @@ class Call:
         return site
 
     def _own_site(self) -> CallSite:
-        """Give this call a site that no later call finds."""
+        """Give this call a site of its own, which no later call finds."""
         site = self.site
         site = CallSite(site.task, site.options, site.chooser.baseline, has_anygpu_arrays=site.has_anygpu_arrays)
         self.site, self.cacheable = site, False

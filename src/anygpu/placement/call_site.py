@@ -205,14 +205,14 @@ class HostCalls:
         self._grant(0)
 
     def _grant(self, calls: int) -> None:
-        """Let this many calls run without planning."""
+        """Grant this many calls without planning."""
         self.skip_planning = calls
         self.runs_as_is = self._is_plain and calls > 0
 
     # -- how many
 
     def skip_planning_for(self, calls: int, why: str) -> None:
-        """Let so many calls run on the baseline without planning; `why` is for their receipts.
+        """Let `calls` calls run on the baseline without planning; `why` is for their receipts.
 
         None may where the function needs anygpu's own arrays themselves. The grant ends early when these calls take
         `REPLAN_FACTOR` times as long as they should.

@@ -41,9 +41,9 @@ def _sorts_as_numpy(program: Program) -> bool:
 class Prediction(NamedTuple):
     """The prediction for one device. Times are in seconds."""
 
-    #: Pieces that the program runs in, one after the other, where as a whole it does not fit into the device's memory.
+    #: The pieces in which the program runs, if it does not fit into the device's memory as a whole.
     chunks: Chunks | None
-    #: What calibrations alone say.
+    #: The prediction from calibrations alone.
     plain: Expected
     seconds: float
     #: What the first call takes beyond that: opening the device and compiling.
@@ -142,7 +142,7 @@ class Candidates:
         lacks: dict[str, str | None],
         resident: dict[str, int] | None,
     ) -> None:
-        """Make the table of predictions; `lacks` is what devices that could be asked cannot do of the program."""
+        """Predict for each device; `lacks` is what a device, where it can be asked, cannot do of the program."""
         self._resident = self._resident if resident is None else resident
         # Those that were asked for and cannot come first, then those that were not asked for.
         refused: list[Refused] = []
@@ -193,7 +193,7 @@ class Candidates:
         return not begun
 
     def end_calibrating(self) -> None:
-        """Calibrations have been looked at."""
+        """Note that calibrations have been read."""
         self.calibrating, self.calibrated = False, True
 
     def adopt(self, predictions: dict[str, Prediction], refused: Sequence[Refused] = ()) -> None:
@@ -249,7 +249,7 @@ class Candidates:
         return Prediction(chunks, plain, seconds, once, tuning, is_measured, lack, device.kind, doubt)
 
     def _only_on_numpy(self, device: Device) -> str | None:
-        """Why only NumPy gives the bits that matter; `None` where the device does, or was named and may differ."""
+        """Return why only NumPy gives the bits that matter; `None` if the device does, or was named and may differ."""
         traced, is_free = self._programs.current, self._chooser.baseline is None and device.id != CPU
         if device.id == "numpy" or traced is None or self._has_anygpu_arrays or is_free:
             return None

@@ -1,8 +1,7 @@
-"""A call on a device, and whether its result may stand for NumPy's: `Check` is asked before the run, and after.
+"""A call on a device, and whether its result may replace NumPy's: `Check` is asked before the run, and after.
 
-What was chosen may not be used after all: `RunElsewhere` says why, and the call runs on its baseline. A device that was
-wrong is not used for that function again (`pin`). Nothing is learnt of times here, and no receipt made: `place_call`
-does that.
+The chosen device may turn out not to be usable: `RunElsewhere` says why, and the call runs on its baseline. A device
+that was wrong is not used for that function again (`pin`). Times and receipts are left to `place_call`.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class RunElsewhere(NamedTuple):
-    """Why a call runs on its baseline instead of the device that was chosen for it."""
+    """Tells that a call runs on its baseline instead of the chosen device, and why."""
 
     why: str
     #: The device that is compared with the result, because numbers among the arguments are of a new kind.
@@ -70,10 +69,10 @@ class RunElsewhere(NamedTuple):
 
 
 class DeviceRun(NamedTuple):
-    """A call that ran on a device: its value, and what is learnt from it."""
+    """A call that ran on a device: its value, and facts to learn from."""
 
     value: Any
-    #: What the worker says of it.
+    #: The worker's report.
     ran: Ran
     #: The prediction for the device, and the seconds that the chooser expected.
     prediction: Prediction
@@ -89,10 +88,10 @@ class DeviceRun(NamedTuple):
 def run_on_device(
     call: Call, choice: DeviceChoice, values: CallInputs | None, predicted: float | None
 ) -> DeviceRun | RunElsewhere:
-    """Run the call's program on the device that was chosen; `values` are its inputs. Raises what the device does.
+    """Run the call's program on the chosen device; `values` are its inputs. Raises the errors of the device.
 
-    `predicted` are the seconds that it is expected to take. Returns `RunElsewhere`, with the reason, where the call
-    has to run on the baseline after all: before the run, or after a result that may not stand for NumPy's.
+    `predicted` is the expected time in seconds. Returns `RunElsewhere`, with the reason, if the call must run on its
+    baseline after all: before the run, or after a result that may not replace NumPy's.
     """
     site, planner, name = call.site, call.planner, choice.candidate
     prediction = site.candidates.predictions.get(name)
@@ -143,7 +142,9 @@ def _execute(
     *,
     keeps: bool,
 ) -> tuple[list[Any], Ran]:
-    """The arguments as the worker gets them, and what came of them; with `keeps` results stay on the device."""
+    """Run the program; return its arguments as the worker got them, and the outcome. `keeps` leaves results on the
+    device.
+    """
     program = call.traced.program
     with call.planner.using(name, predicted or 0.0):
         # A worker with another isolation does not know the arrays of this one.
@@ -166,8 +167,7 @@ def _execute(
 
 
 class Check:
-    """Whether the result of one call on a device may stand for NumPy's: `before` is asked before the run, `after` makes
-    the value.
+    """Decides whether the result of one call on a device may replace NumPy's, `before` and `after` the run.
 
     It is made for one call on the caller's thread. Comparisons that take long are left to the background.
     """
@@ -175,7 +175,7 @@ class Check:
     __slots__ = ("_call", "_chunks", "_device", "_modes", "_traced", "_values", "keeps")
 
     def __init__(self, call: Call, device: str, chunks: Chunks | None, values: CallInputs) -> None:
-        """`values` are what the program takes for this call, which runs in `chunks` if there are any."""
+        """Prepare for one call; `values` are the program's inputs, and `chunks` the pieces that it runs in."""
         self._call, self._device, self._chunks = call, device, chunks
         self._traced, self._values = call.traced, values
         self._modes = modes_now()
@@ -186,7 +186,7 @@ class Check:
     # -- before
 
     def before(self, worker: Worker) -> RunElsewhere | None:
-        """Why the call has to run on the baseline although the device was chosen; `None` where it may run there."""
+        """Return why the call has to run on its baseline instead of the chosen device; `None` if it may run there."""
         call, name = self._call, self._device
         site, trust, chooser = call.site, call.site.trust, call.site.chooser
         is_numpys = chooser.baseline == "numpy" or name == CPU
@@ -221,17 +221,17 @@ class Check:
         return None
 
     def _knows_numbers(self) -> bool:
-        """Whether the device was compared with NumPy for numbers of the kinds that are among the arguments."""
+        """Return whether the device was compared with NumPy for numbers of the kinds that are among the arguments."""
         kinds = number_kinds(self._traced, self._values)
         return self._call.site.trust.knows_numbers(self._traced.program.key, self._device, kinds)
 
     # -- after
 
     def after(self, results: Sequence[Any], given: Sequence[Any], noted: int = 0) -> Any:
-        """The function's value, made of the device's `results` for `given`; `RunElsewhere` where NumPy's is returned.
+        """Return the function's value, made of the device's `results`; `RunElsewhere` if NumPy's is returned.
 
-        With `check="always"` the result is compared with NumPy's; else NumPy runs as well where it might warn of this
-        result, or of what native code has `noted` on the way to it.
+        With `check="always"` the result is compared with NumPy's; else NumPy runs as well if it might warn about this
+        result, or about something that native code has `noted`.
         """
         call, site, traced = self._call, self._call.site, self._traced
         if self.keeps:
@@ -246,7 +246,7 @@ class Check:
         elif self._may_run_numpy and (why := only_numpy_knows(traced, results)) is not None:
             return RunElsewhere(f"{why}; NumPy computes it again.", on_numpy=True)
         elif not site.has_anygpu_arrays and self._is_heard and self._needs_numpys_word(results, given, noted):
-            # What the function does where NumPy raises an error is seen in its result too.
+            # The result also shows how the function handles an error that NumPy raises.
             why = raising_modes(self._modes) if site.options.fallback != "raise" else None
             if why is not None:  # what a function returns where NumPy raises may be no result of its program
                 return RunElsewhere(why, on_numpy=True)
@@ -261,20 +261,20 @@ class Check:
 
     @property
     def _may_run_numpy(self) -> bool:
-        """Whether NumPy may give the result instead: not that of a device that was named, other than `cpu`."""
+        """Return whether NumPy's result may be returned: not if another device than `cpu` was named."""
         site = self._call.site
         return site.chooser.baseline is not None or (self._device == CPU and site.options.fallback != "raise")
 
     @property
     def _is_heard(self) -> bool:
-        """Whether NumPy would say something of errors under the modes of this call."""
+        """Return whether NumPy would report errors under the modes of this call."""
         return warns(self._modes) or self._traced.warns_anyway
 
     def _needs_numpys_word(self, results: Sequence[Any], given: Sequence[Any], noted: int) -> bool:
-        """Whether NumPy might warn of this result, or raise, in a way that the user has not seen yet."""
+        """Return whether NumPy might warn about this result, or raise, in a way that the user has not seen yet."""
         site, trust = self._call.site, self._call.site.trust
         if site.chooser.baseline is None and raising_modes(modes_now()) is not None:
-            # What only NumPy honours may have happened on the way to a finite result.
+            # An error that only NumPy reports may precede a finite result.
             return any(op.may_raise_flags for op, _ in self._traced.program.nodes)
         noted &= minded(self._traced) & ~UNKNOWN if noted else 0
         if noted & (WRAPPED | BEYOND):
@@ -291,7 +291,8 @@ class Check:
         )
 
     def _compare_now(self, results: Sequence[Any], given: Sequence[Any]) -> str | None:
-        """Compare this very result with NumPy's, on the caller's time: why NumPy's has to be returned, or `None`.
+        """Compare this very result with NumPy's, on the caller's time; return why NumPy's has to be returned, or
+        `None`.
 
         A device that differs is pinned; with `fallback="raise"` and no baseline the mismatch is raised.
         """
@@ -312,7 +313,7 @@ class Check:
 
 
 def _module_of(call: Call) -> str:
-    """The module of the user's function, which warning filters name."""
+    """Return the name of the function's module, for warning filters."""
     return str(getattr(call.function, "__module__", None) or "")
 
 
@@ -326,7 +327,7 @@ def pin(
     *,
     before_use: bool,
 ) -> Mismatch:
-    """Keep the function on NumPy, because the device was wrong, and warn its user, once; the mismatch.
+    """Keep the function on NumPy, because the device was wrong, and warn its user once; return the mismatch.
 
     It is kept in the history and as a file for `anygpu verify --report`. `before_use` says that no wrong result was
     returned.
@@ -355,7 +356,9 @@ def pin(
 def _judge_returned(
     planner: Planner, site: CallSite, device: str, function: Callable[..., Any], sample: Sample, results: Sequence[Any]
 ) -> None:
-    """Learn, in the background, what NumPy warned of when it repeated a device's call, or that the device was wrong."""
+    """Learn what NumPy warned about when it repeated a device's call, or that the device was wrong; called in the
+    background.
+    """
     with contextlib.suppress(Exception):  # whatever goes wrong here, the caller has its value
         learn_flags(site.trust, sample)
         site.trust.prepare_errors(sample.traced)
@@ -368,7 +371,7 @@ def _judge_returned(
 
 
 def hear_numpy(call: Call) -> None:
-    """Run the call on NumPy as well, so that it warns or raises; the result of the device that was asked for stays."""
+    """Run the call on NumPy as well, so that it warns or raises; the device's result is still the one returned."""
     call.is_heard = True
     value = call.site.host.run_on_host(call.function, call.arguments, call.keywords)
     call.site.trust.hear()
@@ -376,7 +379,7 @@ def hear_numpy(call: Call) -> None:
 
 
 def learn_from(call: Call, value: Any) -> None:
-    """Find out in the background what NumPy warned of in a call that has just run there."""
+    """Have the background find out what NumPy warned about in a call that has just run there."""
     sample = sample_now(call, value, ours=False)
     if sample is not None:
         call.planner.background.submit(partial(learn_flags, call.site.trust, sample))
@@ -384,9 +387,10 @@ def learn_from(call: Call, value: Any) -> None:
 
 
 def sample_now(call: Call, value: Any, *, ours: bool | None = None) -> Sample | None:
-    """The program's inputs as they are now, and what NumPy returned for them; `None` if there is no such program.
+    """Return the program's inputs as they are now, and what NumPy returned for them; `None` if there is no such
+    program.
 
-    With `ours` the program on NumPy counts, and not `value`: so it is with anygpu's own arrays, and without a value.
+    With `ours` the program on NumPy is the reference instead of `value`: for anygpu's own arrays, and without a value.
     """
     given = call.given()
     if given is None:
@@ -400,7 +404,7 @@ def sample_now(call: Call, value: Any, *, ours: bool | None = None) -> Sample | 
 
 
 def is_ordinary(call: Call, value: Any) -> bool:
-    """Whether a device could return the like of what NumPy returned; if not, the call site refuses to be traced.
+    """Return whether a device could return such a value; if not, the call site refuses to be traced.
 
     The memory order of an ordinary value is noted, so that a device's results can be given the same.
     """
@@ -422,7 +426,7 @@ def is_ordinary(call: Call, value: Any) -> bool:
 
 
 def check_sample(call: Call, value: Any, name: str) -> None:
-    """Compare what NumPy returned with what the device computes, in the background.
+    """Have the background compare what NumPy returned with what the device computes.
 
     Nothing is done while numbers of these kinds are being compared for the device already.
     """
@@ -448,7 +452,7 @@ def check_sample(call: Call, value: Any, name: str) -> None:
 
 
 def _check_again(planner: Planner, site: CallSite, function: Callable[..., Any], name: str, sample: Sample) -> bool:
-    """Run a sample on the device: whether it computes what a call has just computed on NumPy."""
+    """Run a sample on the device; return whether it gives what NumPy has just given."""
     facts = site.candidates.predictions.get(name)
     if facts is None or planner.background.closed:
         return False
@@ -473,7 +477,7 @@ def agrees(
     *runs: list[Any],
     before_use: bool = True,
 ) -> bool:
-    """Whether each of the device's results is what NumPy gave; one that is wrong is not used for this function again.
+    """Return whether all of the device's results are right; a device that is wrong is not used for this function again.
 
     Before the first use a result that cannot be judged counts as wrong, and the differences of right ones are noted as
     usual.

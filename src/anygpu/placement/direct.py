@@ -40,7 +40,7 @@ _clock = time.perf_counter
 
 
 class DirectCalls:
-    """Runs the next calls of a call site without planning, as long as its program and its device stay the same."""
+    """Runs the next calls of a call site without planning, while its program and its device stay the same."""
 
     __slots__ = ("_left", "_minded", "_receipt", "_run", "_site", "_traced", "_usual_modes", "_worker")
 
@@ -56,9 +56,9 @@ class DirectCalls:
         self._traced = traced
         self._worker = worker
         self._run = run
-        #: That of the call that was planned: others differ from it in their times alone.
+        #: The receipt of the planned call; those of later calls differ only in their times.
         self._receipt = receipt
-        #: Of what native code notes, that of which NumPy may warn.
+        #: The noted bits about which NumPy may warn.
         self._minded = minded(traced)
         self._left = _CALLS
         #: NumPy's modes when they were last seen to be the usual ones.
@@ -67,7 +67,7 @@ class DirectCalls:
     def __call__(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any], begin: float
     ) -> Any:
-        """Run a call that began at `begin`; the function's value, or `NEEDS_PLANNING` where the call has to be planned.
+        """Run a call that began at `begin`; return its value, or `NEEDS_PLANNING` if the call has to be planned.
 
         After `_CALLS` calls one is planned, which measures it. Errors are not raised here: the planned call repeats
         them.
@@ -117,7 +117,7 @@ class DirectCalls:
 
 
 def direct_calls(call: Call, receipt: Receipt) -> DirectCalls | None:
-    """The object that runs the calls after this one, which was planned; `None` where each has to be planned.
+    """Return what runs the calls after this planned one without planning; `None` if each has to be planned.
 
     It takes one candidate, in this process, on NumPy's arrays, with default options and no operation on the host.
     """

@@ -210,7 +210,7 @@ def _missing_seconds(planner: Planner, device: Device) -> float:
 
 
 def _calibrate(planner: Planner, site: CallSite) -> None:
-    """In the background: calibrate the devices that calls have paid for, and predict anew."""
+    """Calibrate the devices that calls have paid for, and predict anew; called in the background."""
     try:
         for device in _to_calibrate(planner, site):
             if planner.background.closed:
@@ -314,10 +314,10 @@ def _try_on_worker(
     sample: Sample,
     runs: Sequence[list[Any]],
 ) -> int | None:
-    """Run a sample once on the worker that serves callers, which is opened and compiles here, not in a call.
+    """Run a sample once on the worker that serves callers, which opens and compiles now, not in a call.
 
-    A result with the bits of one of `runs`, which were compared, is not compared again. Returns the generation of the
-    worker, for which the result holds; `None` where it is wrong, of which the chooser is told.
+    A result with the bits of one of `runs`, which were compared, is not compared again. Return the generation of the
+    worker, for which the result holds; `None` if it is wrong, which the chooser is told.
     """
     program = sample.traced.program
     # The explorer has tuned what there was time for, and saved it.

@@ -18,9 +18,9 @@ _clock = time.perf_counter
 
 
 def run_on_host(call: Call) -> tuple[Any, Note | Repeated | Receipt]:
-    """Run a task whose place is the processor; what it returns, and what its receipt is made from.
+    """Run a task whose place is the processor; return its value, and the facts for its receipt.
 
-    It goes the way of a decorated function's call: native code once that was compiled and compared. The caller
+    It runs as a decorated function's call does: as native code once that was compiled and compared. The caller
     publishes the receipt, and reports errors.
     """
     token = of_task.set(call.function)

@@ -75,7 +75,7 @@ class MachineLook(ABC):
         self._found: list[Device | Unavailable] = []
         #: The candidates of call sites that have looked at it.
         self._candidates: WeakSet[Candidates] = WeakSet()
-        #: Whether somebody has asked for a look, and whether one is being taken.
+        #: Whether a look was requested, and whether one is being taken.
         self._looking = self._ready = False
         self._is_probing = False
 

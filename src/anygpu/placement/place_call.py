@@ -301,7 +301,7 @@ def run_untraced(
 def run_at(
     call: Call, choice: DeviceChoice, timer: PhaseTimer, attempts: tuple[Attempt, ...] = ()
 ) -> tuple[Any, Receipt]:
-    """Run a call on the candidate that was chosen; its value and receipt. `attempts` are those that failed before.
+    """Run a call on the chosen candidate; return its value and receipt. `attempts` are those that failed before.
 
     A device that may not run it after all leaves the call to the baseline; so does an error of the program itself, such
     as an index out of bounds, which NumPy raises with its own message, unless NumPy may not run it.

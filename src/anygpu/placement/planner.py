@@ -271,9 +271,7 @@ class Planner(MachineLook):
 
     @contextlib.contextmanager
     def using(self, device: str, seconds: float) -> Iterator[None]:
-        """A context manager around a call that is expected to take so many seconds: the device counts as busy
-        meanwhile.
-        """
+        """Count the device as busy during the block, which is expected to take this many seconds."""
         call = object()
         try:
             self._in_flight_on.setdefault(device, {})[call] = seconds

@@ -81,11 +81,10 @@ def recover(
     overdue: bool = False,
     refused: Callable[[Fail], None] | None = None,
 ) -> Action | None:
-    """Tell the task that it failed on the candidate `name`, and see to what has to be done before anything runs there.
+    """Tell the task that it failed on the candidate `name`, and prepare for another attempt; return what to do next.
 
-    What is left to do is returned: `Requeue` (on its device, or on any that the task has not excluded), `Fail`, or
-    `Free` for a task that no caller waits for any more. `refused` is called as soon as the task is known to have
-    failed, before a device is opened again.
+    That is `Requeue` (on its device, or on any that the task has not excluded), `Fail`, or `Free` for a task that no
+    caller waits for. `refused` is called as soon as the task is known to have failed, before a device is opened again.
 
     `split_further` makes the work smaller for it; `None` means that it cannot be split.
     """

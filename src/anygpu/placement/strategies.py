@@ -48,7 +48,7 @@ def execute(
     between: Callable[[], None] | None = None,
     starting: Callable[[], None] | None = None,
 ) -> Ran:
-    """Run a program, in `chunks` if there are any; the results, phases and counts of all runs together.
+    """Run a program, in `chunks` if given; return the results, phases and counts of all runs together.
 
     `between` is called before each chunk but the first, and ends the run by raising. So does `starting`, which is
     called when the run begins: as soon as its device is free for it, if it runs there as a whole. With `keep` results
@@ -105,7 +105,7 @@ def _slice(axis: int, start: int, stop: int) -> tuple[slice, ...]:
 
 
 def merge_runs(runs: Sequence[Ran], results: list[Any]) -> Ran:
-    """Several runs as one with these results: counts and phases are added, peaks are the largest.
+    """Return several runs as one with these results: counts and phases are added, peaks are the largest.
 
     A figure that one of the runs does not have is `None`, with the reason in `unknown`.
     """

@@ -1,12 +1,12 @@
-"""Where the last bit of a float decides something that is no float: a whole number, a truth value, a position.
+"""Find where the last bit of a float decides a result that is not a float: an integer, a truth value, a position.
 
-Two right ways to compute `exp`, or to add up a million numbers, differ in a last bit. In a float that is within the
-tolerances; rounded, compared or used as an index it is another answer. `judged` finds both ends in a program: values
-whose last bit may not be NumPy's, and what they decide.
+Two correct ways to compute `exp`, or to add a million numbers, may differ in the last bit. In a float that is within
+the tolerances; rounded, compared or used as an index it gives another result. `judged` finds both ends in a program:
+values whose last bit may not be NumPy's, and the operations that depend on it.
 
-What rounds as IEEE 754 says gives NumPy's bits for arithmetic, roots, comparisons, casts, running sums, and sums in
-NumPy's own order, which depends on how an array lies in memory. For elementwise functions NumPy's own loops do. All
-else may differ: matrix products, other sums, transforms, decompositions, users' kernels.
+Arithmetic, roots, comparisons, casts and running sums follow IEEE 754 and have NumPy's bits. So have sums in NumPy's
+own order, which depends on the memory layout, and elementwise functions computed by NumPy's own loops. Everything else
+may differ: matrix products, other sums, transforms, decompositions, users' kernels.
 """
 
 from __future__ import annotations
@@ -51,17 +51,18 @@ from anygpu.program.primitives import (
     product,
 )
 
-#: How a device rounds. free: as it likes; it may round a product and a sum at once, and lose subnormal numbers. real:
-#: real numbers as NumPy does, whose own loops it can call. complex: products and magnitudes of complex numbers as well.
+#: How a device rounds. free: it may fuse a product with a sum, and flush subnormal numbers. real: it rounds real
+#: numbers as NumPy does, and can call NumPy's loops. complex: it also has NumPy's products and magnitudes of complex
+#: numbers.
 Rounding = Literal["free", "real", "complex"]
 
-#: Functions of real numbers of which libraries differ in the last bit.
+#: Functions of real numbers whose last bit differs between libraries.
 NEAR = having("near")
-#: Functions of complex numbers that treat each part by itself, or only look at them.
+#: Functions of complex numbers that treat each part by itself, or only test them.
 _BY_PARTS = frozenset(
     (*COMPARISONS, *TESTS, "negative", "real", "imag", "conj", "rint", "add", "subtract", "minimum", "maximum")
 )
-#: Functions of arrays of complex numbers that can be written out as NumPy has them.
+#: Functions of complex arrays that native code can compute in NumPy's own steps.
 _OF_ARRAYS = ("multiply", "abs")
 #: Functions whose result jumps, so that a last bit of an operand changes more than a last bit.
 _JUMPS = frozenset(
@@ -80,46 +81,46 @@ _JUMPS = frozenset(
         "copysign",
     )
 )
-#: Types whose functions NumPy computes by loops that give the same bits for any part of an array.
+#: Dtypes whose NumPy loops give the same bits for any part of an array.
 _LOOPED = ("float32", "float64")
-#: So many numbers NumPy adds one after the other, whatever lies how in memory.
+#: Up to this many numbers NumPy adds in order, with any memory layout.
 _FEW = 2
-#: Digits of the types that whole numbers are added in.
+#: The digits of the float types in which integers are added.
 _DIGITS: dict[DType, int] = {"float32": 24, "float64": 53}
 
 
 class Order(IntEnum):
-    """What is known of how NumPy's own array for a value lies in memory, when arguments lie as they have to."""
+    """The known memory order of NumPy's own array for a value, if arguments have the memory order that is required."""
 
-    #: It may run backwards.
+    #: Axes may be reversed.
     ANY = 0
-    #: Forwards, with its axes in any order.
+    #: No axis is reversed; the axes are in any order.
     FORWARDS = 1
-    #: Forwards, with the axes in order, but not without gaps.
+    #: C order, with gaps.
     ROWS = 2
     C = 3
 
 
 class Decision(NamedTuple):
-    """A node whose last bit may not be NumPy's, and the node that makes more of it; none for one of a result."""
+    """A node whose last bit may not be NumPy's, and the node that depends on it; `None` if it is a bit of a result."""
 
     cause: int
     decides: int | None
 
 
 class Judgement(NamedTuple):
-    """What it takes to give NumPy's bits where they matter."""
+    """The conditions for NumPy's bits where they matter."""
 
-    #: What takes NumPy itself; nothing where the program can run.
+    #: The decisions that need NumPy itself; none if the program can run.
     decisions: tuple[Decision, ...]
-    #: The elementwise functions that have to be NumPy's own loops.
+    #: The nodes of elementwise functions that need NumPy's own loops.
     loops: frozenset[int]
-    #: How arguments have to lie in memory for it.
+    #: The memory order that arguments must have.
     needs: Order
 
 
 class _Value(NamedTuple):
-    """What is known of a node: which one it has its wrong bits from, and what its right ones depend on."""
+    """The node from which a value may have wrong bits, and its memory order."""
 
     cause: int | None
     order: Order
@@ -127,7 +128,10 @@ class _Value(NamedTuple):
 
 @lru_cache(maxsize=16)
 def judged(program: Program, rounding: Rounding, *, throughout: bool = False) -> Judgement:
-    """Judge a program: with `throughout` every bit of its results matters, else those that decide something."""
+    """Judge a program: which last bits decide something, and how to get NumPy's.
+
+    With `throughout` every bit of its results counts.
+    """
     values: list[_Value] = []
     nears: list[int] = []
     looped: set[int] = set()
@@ -144,7 +148,7 @@ def judged(program: Program, rounding: Rounding, *, throughout: bool = False) ->
                 found = _may_be_nan(program, deciding[0])
             if found is not None:
                 decisions.append(Decision(found, position))
-                cause = None  # it is told once
+                cause = None  # it is reported once
             matters.update(deciding)
         if is_inexact(program.specs[position].dtype):
             match _how(program, position, [each.order for each in given], rounding):
@@ -166,13 +170,16 @@ def judged(program: Program, rounding: Rounding, *, throughout: bool = False) ->
 
 
 def _is_complex_product(program: Program, position: int) -> bool:
-    """Whether its steps decide between NaN and infinity where parts are too large, so that it always takes NumPy's."""
+    """Return whether a node is a complex product, which always takes NumPy's steps.
+
+    They decide between NaN and infinity for parts that are too large.
+    """
     op = program.nodes[position].op
     return isinstance(op, Binary) and op.fn == "multiply" and KIND[program.specs[position].dtype] == "complex"
 
 
 def _add_sources(program: Program, found: set[int]) -> None:
-    """Add all that these nodes are computed from."""
+    """Add all nodes that these are computed from."""
     for position in range(len(program.nodes) - 1, -1, -1):
         if position in found:
             found.update(program.nodes[position].inputs)
@@ -182,7 +189,7 @@ def _add_sources(program: Program, found: set[int]) -> None:
 
 
 def _decides(program: Program, position: int) -> bool:
-    """Whether the last bit of a float among the operands may change the result by more than a last bit."""
+    """Return whether the last bit of a float operand may change the result by more than a last bit."""
     op = program.nodes[position].op
     if isinstance(op, Unary | Binary):
         return op.fn in _JUMPS or not is_inexact(program.specs[position].dtype)
@@ -192,7 +199,7 @@ def _decides(program: Program, position: int) -> bool:
 
 
 def _may_be_nan(program: Program, source: int) -> int | None:
-    """The operation that may have made a NaN, whose sign no device has to keep, or chosen one of two zeros."""
+    """Return the node that may give a NaN of undefined sign, or choose between zeros; `None` if none does."""
     op, inputs, position = _behind_views(program, source)
     while isinstance(op, Cast) or (isinstance(op, Unary) and op.fn in ("negative", "abs")):
         op, inputs, position = _behind_views(program, inputs[0])
@@ -203,7 +210,10 @@ def _may_be_nan(program: Program, source: int) -> int | None:
 
 
 def _how(program: Program, position: int, orders: Sequence[Order], rounding: Rounding) -> str:
-    """How a node of floats whose operands are exact is NumPy's: "exact", "loop", "order", or "near" if it is not."""
+    """Return how a float node with exact operands gets NumPy's bits.
+
+    The answer is "exact", "loop" (by NumPy's own loop), "order" (for arguments in C order), or "near" if it does not.
+    """
     op, inputs = program.nodes[position]
     spec = program.specs[position]
     sources = [program.specs[source] for source in inputs]
@@ -232,7 +242,7 @@ def _how(program: Program, position: int, orders: Sequence[Order], rounding: Rou
 def _how_of_function(
     program: Program, position: int, op: Unary | Binary, orders: Sequence[Order], rounding: Rounding
 ) -> str:
-    """The same of an elementwise function."""
+    """Return the same as `_how` for an elementwise function."""
     inputs, spec = program.nodes[position].inputs, program.specs[position]
     dtype = program.specs[inputs[0]].dtype
     native = rounding != "free"
@@ -240,7 +250,7 @@ def _how_of_function(
         return "near"
     if KIND[dtype] == "complex" or KIND[spec.dtype] == "complex":
         if op.fn in _OF_ARRAYS and rounding == "complex":
-            # Numbers without axes NumPy multiplies in another way, and arrays that run backwards as well.
+            # NumPy multiplies scalars, and arrays with reversed axes, in other steps.
             known = bool(spec.shape) and all(order > Order.ANY for order in orders)
             return "loop" if known or op.last_bits == "numpy" else "near"
         return "exact" if op.fn in _BY_PARTS | {"complex"} and (native or op.fn not in _ROUNDING) else "near"
@@ -263,7 +273,7 @@ def _how_of_function(
     return "loop" if known else "near"
 
 
-#: Functions whose result is rounded.
+#: Functions that round their result.
 _ROUNDING = (
     frozenset(
         ("add", "subtract", "multiply", "divide", "sqrt", "reciprocal", "remainder", "floor_divide", "fmod", "ldexp")
@@ -273,12 +283,12 @@ _ROUNDING = (
 
 
 def has_loop(fn: str) -> bool:
-    """Whether NumPy has a loop of that name."""
+    """Return whether native code can call a NumPy loop for this function."""
     return fn in NEAR and fn != "erf"
 
 
 def _how_of_reduction(program: Program, op: Reduce, source: int, order: Order, rounding: Rounding) -> str:
-    """The same of a reduction: of sums NumPy's order is known where it follows the memory."""
+    """Return the same as `_how` for a reduction; NumPy's order of a sum is known where it follows the memory."""
     if op.fn not in ("sum", "prod"):
         return "exact"
     shape, dtype = program.specs[source]
@@ -291,7 +301,7 @@ def _how_of_reduction(program: Program, op: Reduce, source: int, order: Order, r
     if op.fn != "sum" or isinstance(op, UnorderedReduce) or dtype not in _LOOPED:
         return "near"
     if isinstance(_behind_views(program, source)[0], Cast):
-        return "near"  # what is cast on the way NumPy adds in pieces
+        return "near"  # NumPy casts and adds piece by piece
     kept = [axis for axis in range(len(shape)) if axis not in op.axes and shape[axis] > 1]
     is_last = not kept or kept[-1] < reduced[0]
     follows = order == Order.C or (order == Order.ROWS and len(reduced) == 1 and not _is_repeated(program, source))
@@ -299,7 +309,7 @@ def _how_of_reduction(program: Program, op: Reduce, source: int, order: Order, r
 
 
 def _adds_whole_numbers(program: Program, source: int, count: int) -> bool:
-    """Whether so many numbers are integers of which each sum has all its digits, whatever the order."""
+    """Return whether a sum of `count` integers is exact in its float type, in any order."""
     op, inputs, _ = _behind_views(program, source)
     if not isinstance(op, Cast) or op.dtype not in _DIGITS:
         return False
@@ -309,14 +319,14 @@ def _adds_whole_numbers(program: Program, source: int, count: int) -> bool:
 
 
 def _behind_views(program: Program, position: int) -> tuple[Primitive, tuple[int, ...], int]:
-    """The operation whose elements a value shows, its operands, and its position."""
+    """Return the operation whose elements a value shows, its operands, and its position."""
     while program.nodes[position].op.is_view:
         position = program.nodes[position].inputs[0]
     return (*program.nodes[position], position)
 
 
 def _is_repeated(program: Program, position: int) -> bool:
-    """Whether elements of a value are the same ones in memory."""
+    """Return whether several elements of a value are one in memory."""
     while program.nodes[position].op.is_view:
         if program.nodes[position].op.is_repeating:
             return True
@@ -325,7 +335,7 @@ def _is_repeated(program: Program, position: int) -> bool:
 
 
 def constant_exponent(program: Program, position: int) -> float | None:
-    """The number that a float operand is everywhere; `None` where it is not known."""
+    """Return the constant that all elements of a float operand are; `None` if it is not known."""
     op, _, _ = _behind_views(program, position)
     if not isinstance(op, Constant) or product(op.shape) != 1 or op.dtype not in FORMATS:
         return None
@@ -336,7 +346,7 @@ def constant_exponent(program: Program, position: int) -> float | None:
 
 
 def _order(program: Program, node: Node, given: Sequence[Order]) -> Order:
-    """How NumPy's array for a node lies in memory, from how those of its operands do."""
+    """Return the memory order of NumPy's array for a node, from the orders of its operands."""
     op = node.op
     match op:
         case Input():
@@ -356,7 +366,7 @@ def _order(program: Program, node: Node, given: Sequence[Order]) -> Order:
         case Reshape():
             return given[0] if given[0] in (Order.C, Order.ANY) else Order.FORWARDS
         case Gather():
-            # Of an index along another axis than the first, NumPy turns the axes of the result.
+            # For an index along any axis but the first, NumPy permutes the axes of the result.
             return Order.C if op.axis == 0 and not op.batch and given[0] >= Order.ROWS else Order.FORWARDS
         case Reduce() | Pad() | Concatenate() | Scan() | Scatter():
             return Order.C if min(given) >= Order.ROWS else Order.FORWARDS
@@ -369,9 +379,9 @@ def _order(program: Program, node: Node, given: Sequence[Order]) -> Order:
 
 
 def why_not(program: Program, rounding: Rounding, *, throughout: bool = False) -> str | None:
-    """What takes NumPy's own bits, as a sentence without its end; `None` where nothing does.
+    """Return why a program needs NumPy's own bits, as a sentence without its end; `None` if it does not.
 
-    Of several decisions the first is named; with `throughout` all operations are, and how often each occurs.
+    One of several decisions is named; with `throughout` all operations are, and how often each occurs.
     """
     judgement = judged(program, rounding, throughout=throughout)
     if not judgement.decisions:
@@ -389,7 +399,7 @@ def why_not(program: Program, rounding: Rounding, *, throughout: bool = False) -
 
 
 def cause_name(program: Program, position: int) -> str:
-    """The operation whose last bit may differ, as it is called in NumPy."""
+    """Return NumPy's name of the operation whose last bit may differ."""
     op = program.nodes[position].op
     match op:
         case Unary() | Binary():
@@ -410,7 +420,7 @@ def cause_name(program: Program, position: int) -> str:
 
 
 def _decided(program: Program, position: int | None) -> str:
-    """What is decided, with its line."""
+    """Return the name of the deciding operation, with its line."""
     if position is None:
         return "a result"
     op = program.nodes[position].op
@@ -429,7 +439,7 @@ def _numpy_name(op: Primitive) -> str:
 
 
 def with_loops(program: Program, rounding: Rounding, *, throughout: bool = False) -> Program:
-    """The program with NumPy's own loops for the functions whose last bits matter."""
+    """Return the program with NumPy's own loops for the functions whose last bits matter."""
     loops = judged(program, rounding, throughout=throughout).loops
     if not loops:
         return program
@@ -438,7 +448,7 @@ def with_loops(program: Program, rounding: Rounding, *, throughout: bool = False
 
 
 def _by_loop(node: Node) -> Node:
-    """The same function as NumPy's own loop."""
+    """Return the node with NumPy's own loop for the same function."""
     op, inputs = node
     if isinstance(op, Unary):
         return Node(BitwiseUnary(op.fn), inputs)

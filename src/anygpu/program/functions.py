@@ -52,7 +52,7 @@ _ALL: tuple[Kind, ...] = ("bool", *_NUMBERS)
 #: - monotone: of real numbers it grows everywhere or falls everywhere, so the ends of an interval tell.
 #: - relative: it has no zero near which rounding errors are large beside the result.
 #: - angle: trigonometric or hyperbolic, or an inverse of such a function.
-#: - near: of real numbers it is not rounded right everywhere, so that libraries differ in the last bit.
+#: - near: for real numbers it is not correctly rounded everywhere, so libraries differ in the last bit.
 Trait = Literal["slow", "silent", "exact", "monotone", "relative", "angle", "near"]
 #: The type of a result: that of the operands, the real part's, the complex type of two parts, or always the same one.
 _Result = Literal["same", "real", "complex", "bool", "uint8", "int32"]

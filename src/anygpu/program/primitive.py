@@ -349,14 +349,14 @@ class RuleTable(dict[type[Primitive], _Rule]):
     """A function for each primitive: `@LOWER.rule(Sort)` stands above the one for `Sort`, and holds for its kinds."""
 
     def __missing__(self, primitive: type[Primitive]) -> _Rule:
-        """The rule of the primitive that this one is a kind of."""
+        """Return the rule of the primitive that this one is a kind of."""
         for other in primitive.__mro__[1:]:
             if other in self:
                 return self[other]
         raise KeyError(primitive)
 
     def find(self, primitive: type[Primitive]) -> _Rule | None:
-        """The rule of a primitive, if there is one."""
+        """Return the rule of a primitive, if there is one."""
         try:
             return self[primitive]
         except KeyError:

@@ -26,7 +26,7 @@ PRIMITIVES: tuple[type[Primitive], ...] = tuple(
     if isinstance(each := getattr(family, name), type) and issubclass(each, Primitive)
 )
 
-#: Kinds of others, for which all rules are those of the others.
+#: Variants of other primitives, with the same rules.
 SPECIAL: tuple[type[Primitive], ...] = (
     elementwise.BitwiseUnary,
     elementwise.BitwiseBinary,

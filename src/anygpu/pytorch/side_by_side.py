@@ -97,9 +97,9 @@ def _tensors(model: torch.nn.Module, given: Any) -> list[torch.Tensor]:
 
 
 def groups_of(modules: Sequence[torch.nn.Module]) -> list[list[int]]:
-    """Return the positions of modules that share a submodule, or a hook's state: those of a group run in order.
+    """Return groups of positions of modules that share a submodule or a hook's state; each group runs in order.
 
-    Functions and methods that are hooks may know the same things, so modules that have some are one group.
+    Hooks that are functions or methods may share state, so all modules with such hooks are one group.
     """
     groups: list[tuple[set[int], list[int]]] = []
     for number, module in enumerate(modules):

@@ -24,9 +24,9 @@ from anygpu.pytorch.torch_settings import settings
 Rule = tuple[bool, Severity, str, str, str, tuple[str, ...]]
 
 SCHEMA = "anygpu.torch-doctor/1"
-#: A measured difference below this is none: short measurements differ by as much.
+#: Smaller measured differences are ignored: short measurements vary by as much.
 _WORTH_SAYING = 1.15
-#: Of the products that are measured, for all of which this many seconds are spent.
+#: The size of the measured products, and the seconds spent on all of them.
 _SIZE, _BUDGET = 384, 2.0
 #: Variables that cost speed: the values that do (all, if none is named), whether only beside a card, and why.
 _COSTLY: dict[str, tuple[tuple[str, ...], bool, str]] = {
@@ -224,7 +224,7 @@ def diagnose(facts: TorchFacts) -> TorchDiagnosis:
 
 
 def _threads(facts: TorchFacts) -> Iterator[Rule]:
-    """Whether another number of threads is faster than the current one."""
+    """Return whether another number of threads is faster than the current one."""
     count, processors, times = facts.threads, facts.processors, facts.measured.product_by_threads
     best = min(times, key=lambda number: (times[number], number), default=count)
     aim = processors if count > processors else best
@@ -260,7 +260,7 @@ def _is_busy(facts: TorchFacts) -> bool:
 
 
 def _variables(facts: TorchFacts) -> Iterator[Rule]:
-    """Variables that cost speed."""
+    """Find variables that cost speed."""
     for name, value in facts.environment.items():
         values, only_cards, why = _COSTLY.get(name, ((), False, ""))
         costs = bool(why) and (value in values or not values) and (bool(facts.cards) or not only_cards)
@@ -269,7 +269,7 @@ def _variables(facts: TorchFacts) -> Iterator[Rule]:
 
 
 def _others(facts: TorchFacts) -> list[Rule]:
-    """Modes that cost speed, what cards gain by, and what short computations have shown."""
+    """Find modes that cost speed, possible gains on cards, and what short computations have shown."""
     has_cards, workers, measured = bool(facts.cards), max(1, facts.processors - 1), facts.measured
     with_tensor_cores = next((card.name for card in facts.cards if card.capability >= (8, 0)), None)
     is_exact = facts.matmul_precision == "highest" or (facts.matmul_precision is None and facts.cuda_matmul != "tf32")

@@ -5,8 +5,9 @@ for new threads. So each block notes what it found, and a block that ends before
 may end in any order, as those in generators do, and the last one restores what the first one found.
 
 torch has two ways to say how exact float32 products are: `set_float32_matmul_precision` with `allow_tf32`, and since
-2.9 `fp32_precision` of each library. They share state, and the older getters raise when both disagree. Whoever can read
-both still can inside of a block; for a program that uses the newer way alone, only that is changed.
+2.9 `fp32_precision` of each library. They share state, and the older getters raise when both disagree. A program that
+can read both before a block can read both inside of it; for a program that uses only the newer way, only that is
+changed.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def _older(getter: Callable[[], Any]) -> Any:
 
 
 def _newer(library: str, operation: str) -> Slot:
-    """The `fp32_precision` of a library's operation; `None` before torch 2.9."""
+    """Return the `fp32_precision` of a library's operation; `None` before torch 2.9."""
 
     def owner() -> Any:
         return getattr(getattr(torch.backends, library), operation, None)
@@ -80,7 +81,7 @@ _SLOTS: dict[str, Slot] = {
         lambda value: on_a_new_thread(lambda: torch.set_num_threads(value)),
     ),
 }
-#: What a slot's setter changes beside it.
+#: Other slots that a slot's setter changes.
 _ALSO_CHANGED = {
     "matmul_precision": ("cuda_matmul", "mkldnn_matmul"),
     "cudnn_tf32": ("cudnn_conv", "cudnn_rnn"),
@@ -150,7 +151,7 @@ def settings(
     threads: int | None = None,
     matmul_precision: Literal["highest", "high", "medium"] | None = None,
 ) -> TorchSettings:
-    """torch's settings for a `with` block, or for the calls of a function that it decorates.
+    """Return torch's settings for a `with` block, or for the calls of a function that it decorates.
 
     At the end of the block everything is as before, also after an error.
     """
@@ -168,7 +169,7 @@ class _Block:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-#: Of this process, in the order in which they began.
+#: The blocks of this process, in the order in which they began.
 _blocks: list[_Block] = []
 
 

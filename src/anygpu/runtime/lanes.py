@@ -417,7 +417,7 @@ class LaneWaitingTimes(WaitingTimes):
         self._without = without
 
     def get(self, name: str, default: float = 0.0, /) -> float:
-        """Seconds until a device is free."""
+        """Return seconds until a device is free."""
         if name == self._without:
             return 0.0
         lane = self._index.find(name)

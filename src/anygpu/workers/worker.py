@@ -67,7 +67,7 @@ class Ran(NamedTuple):
     overlapped: bool = False
     #: The network's share, for a worker on another machine; `None` on this one.
     network: NetworkUse | None = None
-    #: What native code has noted on the way to the results, as bits.
+    #: The bits that native code has noted on the way to the results.
     noted: int = 0
 
 

@@ -116,7 +116,7 @@ class AbstractDevice:
             raising = [
                 name
                 for name, mode in modes.items()
-                # Of an underflow only NumPy warns, too.
+                # Only NumPy warns about an underflow, too.
                 if mode not in ("ignore", self._modes[name]) and (mode != "warn" or name == "under")
             ]
             if raising:

@@ -33,7 +33,7 @@ def note_result(function: Any, arguments: tuple[Any, ...], options: dict[str, An
 
 
 def as_new(made: Array, order: Order, function: Callable[..., Any], operand: Array) -> Array:
-    """Note that NumPy's function makes this array anew for the operand, in such an order, and return it."""
+    """Note that NumPy's function makes this array anew, in this memory order, and return it."""
     tracer = active_tracer.get()
     if isinstance(tracer, AbstractDevice):
         note(tracer, Returns("new", order, "number"), function, (operand,), {}, made)

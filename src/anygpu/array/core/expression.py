@@ -319,7 +319,7 @@ def leaves_of(wanted: Sequence[Value]) -> list[Value]:
 
 
 def unused(values: Sequence[Value], wanted: Sequence[Value], chosen: Callable[[Value], bool]) -> list[Value]:
-    """The last of those that are chosen, among the values and what these are made of, and that nothing wanted needs."""
+    """Return the last `chosen` values, among these and their operands, on which nothing wanted depends."""
     needed = {id(value) for value in in_order(wanted)}
     found: list[Value] = []
     for value in reversed(in_order(values)):
@@ -330,9 +330,9 @@ def unused(values: Sequence[Value], wanted: Sequence[Value], chosen: Callable[[V
 
 
 def cut_away(wanted: Sequence[Value], chosen: Callable[[Value], bool]) -> list[Value]:
-    """The elements that are cut away on the way to all that is wanted, of the last of those that are chosen.
+    """Return the elements of the last `chosen` values that are cut away on the way to what is wanted.
 
-    They are in a few parts of each value, among some that are used; the whole value stands for parts that are large.
+    They are a few parts of each value, which may include used elements; large parts are replaced by the whole value.
     """
     whole = {id(value) for value in wanted}
     used: dict[int, list[Slice]] = {}
@@ -358,16 +358,16 @@ def cut_away(wanted: Sequence[Value], chosen: Callable[[Value], bool]) -> list[V
     return found
 
 
-#: From where to where something is along each axis.
+#: A box of elements: for each axis, the start and the stop.
 _Box = tuple[tuple[int, int], ...]
-#: As many parts are around a part in three dimensions.
+#: The most boxes: as many as surround a part in three dimensions.
 _MOST_PARTS = 6
-#: This share of a value takes longer than another loop.
+#: The share of a value (one in this many elements) that takes longer than another loop.
 _LARGE = 64
 
 
 def _around(parts: Sequence[Slice], spec: Spec) -> list[_Box]:
-    """Boxes that have all elements which are in none of the parts: few, so that others may be in them as well."""
+    """Return a few boxes with all elements that are in none of the parts; they may include others."""
     left: list[_Box] = [tuple((0, length) for length in spec.shape)]
     boxes = [tuple(zip(part.starts, part.stops, strict=True)) for part in parts if set(part.steps) <= {1}]
     for box in sorted(boxes, key=_size, reverse=True):
@@ -377,7 +377,7 @@ def _around(parts: Sequence[Slice], spec: Spec) -> list[_Box]:
 
 
 def _without(box: _Box, part: _Box) -> list[_Box]:
-    """What is left of a box, in boxes."""
+    """Return the rest of a box without a part, as boxes."""
     inner = tuple((max(a, start), min(b, stop)) for (a, b), (start, stop) in zip(box, part, strict=True))
     if not _size(inner):
         return [box]
@@ -390,7 +390,7 @@ def _without(box: _Box, part: _Box) -> list[_Box]:
 
 
 def _joined(boxes: Sequence[_Box], most: int) -> list[_Box]:
-    """Fewer boxes, where one that has two of them has so many elements at most: each takes a loop of its own."""
+    """Join boxes if their common box has at most `most` elements: each box takes a loop of its own."""
     found: list[_Box] = []
     for box in boxes:
         for number, other in enumerate(found):
@@ -408,7 +408,7 @@ def _size(box: _Box) -> int:
 
 
 def _parts_of(value: Value, boxes: Sequence[_Box]) -> list[Value]:
-    """These parts of a value, or all of it where they are most of it."""
+    """Return these parts of a value, or the whole value if they are most of it."""
     if 2 * sum(map(_size, boxes)) > value.spec.size:
         return [value]
     slices = [Slice(tuple(a for a, _ in box), tuple(b for _, b in box), (1,) * len(box)) for box in boxes]
@@ -422,7 +422,7 @@ def are_needed(values: Sequence[Value], wanted: Sequence[Value]) -> bool:
 
 
 def in_order(wanted: Sequence[Value]) -> list[Value]:
-    """Every value that is needed, inputs before what uses them. Iterative, as a loop may make a very deep graph."""
+    """Return every value that is needed, operands first; without recursion, as a loop may make a very deep graph."""
     order: list[Value] = []
     seen: set[int] = set()
     #: A value in a tuple has been met already, and all that it needs stands before it.

@@ -1,4 +1,4 @@
-"""What is not the same in all versions of NumPy: functions of arrays do as the installed one does."""
+"""Differences between versions of NumPy: functions of arrays behave as in the version that is installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 _VERSION = tuple(int(part) for part in re.findall(r"\d+", np.__version__)[:2])
 
-#: From 2.5 on, `np.cross` takes vectors of three components alone; before, it warns of those of two.
+#: From 2.5 on, `np.cross` takes only vectors of three components; before, it warns about those of two.
 CROSSES_PLANES = _VERSION < (2, 5)
 #: From 2.5 on, `np.fix` warns that it is deprecated.
 FIX_WARNS = _VERSION >= (2, 5)
@@ -17,7 +17,7 @@ FIX_WARNS = _VERSION >= (2, 5)
 
 @cache
 def has_real_eigenvalues() -> bool:
-    """Whether `np.linalg.eig` and `eigvals` of a real matrix give real numbers if all of them can be.
+    """Return whether `eig` and `eigvals` of a real matrix return real numbers when all eigenvalues are real.
 
     NumPy does so before 2.5.
     """

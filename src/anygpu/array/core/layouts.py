@@ -226,8 +226,7 @@ class Layouts:
         return result_layout(note, operands, shape, dtype)  # type: ignore[arg-type]
 
 
-#: Rules by which a result of operands that are not in C order depends on more than the order of their axes: gaps, and
-#: axes that run backwards.
+#: Rules by which a result depends on gaps and reversed axes of its operands, not only on the order of their axes.
 _BY_CONTIGUITY = ("contiguous", "ask", "odd")
 
 
@@ -379,7 +378,7 @@ _PLAIN = frozenset((bool, int, float, complex, str, type(None), type(Ellipsis), 
 
 
 def _stand_in(layout: HostArray) -> HostArray:
-    """A small array whose axes lie in memory in the same order, with gaps and zero strides where they have some."""
+    """Return a small array with the same order of axes in memory, and gaps and zero strides in the same places."""
     shape = [min(length, _SMALL) for length in layout.shape]
     steps = [step if length > 1 else 1 for step, length in zip(layout.strides, layout.shape, strict=True)]
     whole = [length if step else 1 for length, step in zip(shape, steps, strict=True)]

@@ -137,7 +137,7 @@ def cast(value: Value, dtype: DType) -> Value:
     if KIND[value.spec.dtype] == "complex" and KIND[dtype] not in ("complex", "bool"):
         listening = active_tracer.get()
         if listening is not None:
-            listening.stop("it casts complex numbers to real ones, of which NumPy warns (ComplexWarning)")
+            listening.stop("it casts complex numbers to real ones, about which NumPy warns (ComplexWarning)")
     return Value(Cast(dtype), (value,), Spec(value.spec.shape, dtype), value.device, users_line())
 
 
@@ -181,7 +181,7 @@ _FORMATS: dict[DType, str] = {"float32": "<f", "float64": "<d", "float16": "<e",
 
 
 def _overflows(scalar: float, dtype: DType) -> bool:
-    """Whether a number is too large for a type of floats, and becomes infinity."""
+    """Return whether a number is too large for a float type, and becomes infinity."""
     try:
         struct.pack(_FORMATS.get(dtype, "<d"), scalar)
     except OverflowError:

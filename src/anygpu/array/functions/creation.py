@@ -170,13 +170,13 @@ def full(
         return Array(broadcast(fill_value.strong if dtype is None else fill_value.value(dtype_name(dtype)), lengths))
     tracer = active_tracer.get()
     if tracer is not None and dtype is not None and not _fits(fill_value, to_numpy_dtype(dtype_name(dtype))):
-        tracer.stop("it fills an array with what its type does not hold, and NumPy warns of that")
+        tracer.stop("it fills an array with a value that does not fit its type, about which NumPy warns")
     values = _full_without_warning(np.shape(fill_value), fill_value, dtype)
     return Array(bound_to(broadcast(as_value(values, target), lengths), target))
 
 
 def _fits(fill_value: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether NumPy converts what is to be filled in without a warning."""
+    """Return whether NumPy converts the fill value without a warning."""
     if np.iscomplexobj(fill_value) and dtype.kind != "c":
         return False
     try:

@@ -400,9 +400,9 @@ def clip(
 
 
 def _limited(value: Value, limit: Value, order: BinaryFunction) -> Value:
-    """The complex value where it is NaN or stands in this order to the limit, by its real part first; else the limit.
+    """Return `value` where it is NaN or stands in this order to `limit`, else `limit`.
 
-    A NaN in the limit is not looked at: where the real parts tell the order, they do.
+    Complex numbers are ordered by their real parts first, so a NaN in the limit may not count.
     """
     (a, b), (c, d) = ((unary("real", each), unary("imag", each)) for each in (value, limit))
     by_part = recording.where(binary("equal", a, c), binary(order, b, d), binary(order, a, c))

@@ -23,7 +23,7 @@ from anygpu.program.ops.elementwise import BitwiseBinary, BitwiseUnary
 from anygpu.program.primitives import Binary, Broadcast, Cast, Constant, Reshape
 
 _LDEXP = Binary("ldexp")
-#: Parts of what NumPy computes as a whole, with other last bits than its functions of these names.
+#: Steps of functions that NumPy computes as a whole: their last bits differ from its functions of these names.
 _EXP, _EXP2, _LOG1P = (BitwiseUnary(fn, "none") for fn in ("exp", "exp2", "log1p"))
 _POWER = BitwiseBinary("power", "none")
 
@@ -145,7 +145,7 @@ def ldexp(x: Value, exponent: Value) -> Value:
 
 
 def power(x: Value, y: Value) -> Value:
-    """The power; of one exponent of 0.5 the square root, where NumPy takes that: -0.0 and -inf have other ones."""
+    """Return the power; for a single exponent of 0.5 the square root, where NumPy takes it: -0.0 and -inf differ."""
     plain = binary("power", x, y)
     exponent = y
     while isinstance(exponent.op, Broadcast | Reshape | Cast):
@@ -160,13 +160,13 @@ def power(x: Value, y: Value) -> Value:
 
 @cache
 def _roots_of_powers() -> frozenset[str]:
-    """The types of which `np.power` takes the square root where 0.5 is the exponent of a whole array."""
+    """Return the dtypes for which `np.power` of an array and 0.5 is the square root."""
     zeros = {name: np.full(2, -0.0, name) for name in ("float16", "float32", "float64")}
     return frozenset(name for name, zero in zeros.items() if np.signbit(np.power(zero, zero.dtype.type(0.5))).all())
 
 
 def float_power(x: Value, y: Value) -> Value:
-    """The power in float64: NumPy's own function of numbers, and not that of arrays."""
+    """Return the power in float64, as NumPy computes it for numbers, not for arrays."""
     return apply(_POWER, x, y)
 
 
@@ -207,7 +207,7 @@ def _logaddexp(x: Value, y: Value) -> Value:
 
 
 def _distance(x: Value, y: Value) -> Value:
-    """The distance of two numbers; that of a NaN is an invalid operation, as NumPy compares it with zero."""
+    """Return the distance of two numbers; NaN is an invalid operation, as NumPy compares it with zero."""
     distance = unary("abs", binary("subtract", x, y))
     invalid = where(unary("isnan", distance), math.inf, filled(distance, 0, distance.spec.dtype))
     return binary("add", distance, binary("subtract", invalid, invalid))

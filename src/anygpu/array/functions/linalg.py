@@ -497,10 +497,10 @@ def eigvalsh(a: Any, UPLO: str = "L") -> Array:  # noqa: N803
 
 @implements(np.linalg.eig)
 def eig(a: Any) -> EigResult:
-    """Eigenvalues and right eigenvectors.
+    """Return eigenvalues and right eigenvectors.
 
-    NumPy before 2.5 gives those of a real matrix as real numbers if all of them can be. Where such a NumPy is installed
-    they are computed now.
+    NumPy before 2.5 returns real numbers for a real matrix if all its eigenvalues are real; where it is installed, they
+    are computed at once.
     """
     x = _square(a)
     parts = [recording.apply(Linear("eig", part), x) for part in (0, 1)]

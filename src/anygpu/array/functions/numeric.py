@@ -405,7 +405,7 @@ def angle(z: Any, deg: bool = False) -> Array:
 def fix(x: Any) -> Array:
     """The next whole number towards zero."""
     if FIX_WARNS and (tracer := active_tracer.get()) is not None:
-        tracer.stop("it calls np.fix, of which NumPy warns: it is np.trunc now")
+        tracer.stop("it calls np.fix, about which NumPy warns: use np.trunc")
     return ew.trunc(x)
 
 

@@ -58,7 +58,7 @@ REFUSED: dict[str, str] = {
 }
 
 
-#: Functions of which Python code warns where too little is left of a slice: `np.errstate` hides nothing.
+#: Functions whose Python code warns about slices with too few elements; `np.errstate` does not hide that.
 _WARN_OF_SLICES = frozenset(
     ("nanmax", "nanmin", "nanmean", "nanvar", "nanstd", "nanmedian", "nanquantile", "nanpercentile", "cov", "corrcoef")
 )

@@ -27,7 +27,7 @@ from anygpu.program.primitives import Argsort, Concatenate, Contract, Flip, Gath
 
 Mode = Literal["full", "same", "valid"]
 
-#: Where a longer vector stands out, each place is not computed by itself: that takes the square of its length.
+#: Longer overlaps at the ends are not computed place by place, which takes the square of their length.
 _LONG_EDGE = 1024
 
 
@@ -153,7 +153,9 @@ def _moved(longer: Value, shorter: Value, mode: Mode) -> Value:
         return _products(_padded(longer, low, high), shorter)
     if size > _LONG_EDGE:
         if (tracer := active_tracer.get()) is not None:
-            tracer.stop(f"it moves more than {_LONG_EDGE:,} numbers along others, beyond their ends")
+            tracer.stop(
+                f"it convolves or correlates two vectors of more than {_LONG_EDGE:,} numbers each, beyond their ends"
+            )
         return _products(_padded(longer, low, high), shorter)
     first = _edge(apply(Slice((0,), (size - 1,), (1,)), longer), shorter, low, 0)
     length = longer.spec.shape[0]
@@ -162,19 +164,19 @@ def _moved(longer: Value, shorter: Value, mode: Mode) -> Value:
 
 
 def _padded(values: Value, low: int, high: int) -> Value:
-    """The vector with so many zeros before and behind it."""
+    """Return the vector with `low` zeros before it and `high` behind it."""
     return apply(Pad((low,), (high,)), values, constant(0, values.spec.dtype)) if low or high else values
 
 
 def _products(longer: Value, shorter: Value) -> Value:
-    """The sum of products at each place where the shorter vector lies within the longer one."""
+    """Return the sum of products at each place where the shorter vector lies within the longer one."""
     return apply(Contract((1,), (0,)), apply(Windows(0, shorter.spec.shape[0], 1), longer), shorter)
 
 
 def _edge(values: Value, shorter: Value, low: int, high: int) -> list[Value]:
-    """The sums of products where the shorter vector stands out at one end: what meets no value counts for nothing.
+    """Return the sums of products where the shorter vector stands out at one end.
 
-    A product with 0 would not do: that of an infinity is NaN.
+    Elements without a partner are left out, not multiplied by 0: an infinity times 0 is NaN.
     """
     if not (low or high):
         return []

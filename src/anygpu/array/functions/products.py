@@ -135,9 +135,9 @@ def kron(a: Any, b: Any) -> Array:
 
 @implements(np.cross)
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Array:
-    """The cross product of vectors in space. In the plane the third component is 0; for two such, only that is left.
+    """Return the cross product of vectors in space; a vector in the plane has 0 as its third component.
 
-    Vectors in the plane are for versions of NumPy that take them.
+    For two vectors in the plane, which older versions of NumPy take, only the third component is returned.
     """
     if axis is not None:
         axisa = axisb = axisc = axis
@@ -152,7 +152,7 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
         )
     if 2 in (x.spec.shape[-1], y.spec.shape[-1]):
         if (tracer := active_tracer.get()) is not None:
-            tracer.stop("it calls np.cross with vectors of two components, of which NumPy warns or which it refuses")
+            tracer.stop("it calls np.cross with vectors of two components, which NumPy warns about or refuses")
         if not CROSSES_PLANES:
             raise ValueError(
                 "cross takes vectors of 3 components, as the installed NumPy does, "
@@ -205,7 +205,7 @@ def einsum(*operands: Any, dtype: Any = None, casting: str = "safe", order: str 
     if len(arrays) == 1 and set(kept) == set(named[0]) and wanted == values[0].spec.dtype:
         return _moved(arrays[0], named[0], kept)
     if wanted == "float16" and (tracer := active_tracer.get()) is not None:
-        tracer.stop("it calls np.einsum with float16, of which NumPy rounds each step")
+        tracer.stop("it calls np.einsum with float16, where NumPy rounds each step")
     ready = [_single(recording.cast(value, wanted), labels) for value, labels in zip(values, named, strict=True)]
     return Array(multiply_all(ready, kept))
 

@@ -38,9 +38,9 @@ _STEP: dict[str, BinaryFunction] = {"sum": "add", "prod": "multiply", "max": "ma
 
 
 def reduced(fn: ReduceFunction, value: Value, axes: tuple[int, ...], keepdims: bool, *, masked: bool = False) -> Value:
-    """The reduction over axes that are sorted; over none, the value itself, which a sum begins with 0.
+    """Return the reduction over sorted axes; over none, the value itself, to which a sum adds 0.
 
-    Of elements that are `masked` NumPy adds the others in an order of its own.
+    With `masked` the order in which NumPy adds is unknown.
     """
     reduction = UnorderedReduce if masked else Reduce
     result = apply(reduction(fn, axes), value) if axes else value
@@ -267,9 +267,10 @@ def _count(shape: Shape, axes: tuple[int, ...], where: Any, array: Array) -> int
 
 
 def _divided(total: Value, count: int | float | Value) -> Value:
-    """By a number that adapts to the type of the total. What is not floating point is divided in float64.
+    """Divide by a number that adapts to the dtype of the total.
 
-    float16 is divided in float32: it has no room for a large count.
+    Totals that are not floats are divided in float64. float16 is divided in float32: a large count does not fit into
+    it.
     """
     kind = total.spec.dtype
     if kind == "float16":
@@ -277,7 +278,7 @@ def _divided(total: Value, count: int | float | Value) -> Value:
     if isinstance(count, Value):
         count = cast(count, total.spec.dtype if is_inexact(total.spec.dtype) else "float64")
     elif count <= 0 and (tracer := active_tracer.get()) is not None:
-        tracer.stop("it takes a mean of nothing, of which NumPy warns whatever its modes are")
+        tracer.stop("it takes a mean of no elements, about which NumPy warns in all modes")
     return cast(binary("divide", total, count), kind)
 
 
@@ -324,7 +325,7 @@ def var(
     mean: Any = None,
     correction: float | None = None,
 ) -> Any:
-    """The mean square distance from the mean; `correction`, or `ddof`, is taken from the number of elements.
+    """Return the mean square distance from the mean; `correction`, or `ddof`, is taken from the number of elements.
 
     Integers are computed in float64, float16 in float16, as in NumPy. `mean` is taken as given. The denominator is not
     below 0: with too few elements the result is NaN or infinite.

@@ -38,10 +38,10 @@ def _is_stable(kind: str | None, stable: bool | None) -> bool:
 
 
 def _require_stable(kind: str | None, stable: bool | None) -> None:
-    """End a trace where NumPy gives equal elements another order than ours, which is stable."""
+    """End a trace where NumPy orders equal elements otherwise than our sort, which is stable."""
     tracer = active_tracer.get()
     if tracer is not None and not _is_stable(kind, stable):
-        tracer.stop("it sorts downwards, where only stable=True says in which order equal elements are")
+        tracer.stop("it sorts in descending order, where only stable=True defines the order of equal elements")
 
 
 def _no_fields(order: object) -> None:
@@ -59,9 +59,9 @@ def sort(
     stable: bool | None = None,
     descending: bool | None = None,
 ) -> Array:
-    """The elements sorted along an axis, with `descending` from the largest. NaN is last both ways.
+    """Return the elements sorted along an axis, the largest first with `descending`. NaN is last both ways.
 
-    It is stable as `argsort` is.
+    The sort is stable, as that of `argsort` is.
     """
     _no_fields(order)
     value, position = _along(a, axis)
@@ -127,10 +127,10 @@ def argpartition(a: Any, kth: Any, axis: int | None = -1, kind: str = "introsele
 
 
 def _stop_trace(name: str) -> None:
-    """Leave a function of NumPy's arrays to NumPy: only its introselect has its order before and after the k-th."""
+    """Leave a function of NumPy's arrays to NumPy: the order beside the k-th element follows from its introselect."""
     tracer = active_tracer.get()
     if tracer is not None:
-        tracer.stop(f"it calls np.{name}, of which only NumPy has the order beside the k-th element; np.sort has one")
+        tracer.stop(f"it calls np.{name}, where only NumPy has the order beside the k-th element; np.sort defines one")
 
 
 def _check_kth(a: Any, kth: Any, axis: int | None) -> None:

@@ -223,7 +223,7 @@ def _finish(result: Value, array: Array, axes: tuple[int, ...], keepdims: bool, 
 
 
 def _overwrites_nothing(overwrite_input: bool) -> None:
-    """Leave a function of NumPy's arrays that lets its input be partly sorted to NumPy."""
+    """Leave a function that may sort parts of its input in place to NumPy."""
     tracer = active_tracer.get()
     if overwrite_input and tracer is not None:
         tracer.stop("it lets NumPy change the order of an array, with overwrite_input=True")
@@ -240,7 +240,7 @@ def median(a: Any, axis: Axis = None, out: Any = None, overwrite_input: bool = F
     if length == 0:
         tracer = active_tracer.get()
         if tracer is not None:
-            tracer.stop("it takes a median of nothing, of which NumPy warns whatever its modes are")
+            tracer.stop("it takes a median of no elements, about which NumPy warns in all modes")
         kind = line.spec.dtype if is_inexact(line.spec.dtype) else "float64"
         empty = broadcast(constant(float("nan"), kind), line.spec.shape[:-1])
         return deliver(_finish(empty, array, axes, keepdims), out)
@@ -414,7 +414,7 @@ def _plain_quantile(ordered: Value, line: Value, q: HostArray, method: str, *, s
     return result
 
 
-#: Of what is left of each line without NaN NumPy takes quantiles line by line, in other types.
+#: NumPy takes quantiles without NaN line by line, in other dtypes.
 _PRODUCT_APART = BitwiseBinary("multiply", "none")
 
 

@@ -97,7 +97,7 @@ CaptureKind = Literal[
     "unknown",
 ]
 
-#: Where a call begins: its arguments, its keywords, the function.
+#: The roots of a call: its arguments, its keywords, the function.
 ARGUMENTS, KEYWORDS, FUNCTION = range(3)
 
 
@@ -112,10 +112,10 @@ class Capture(NamedTuple):
     parent: int
     read: Callable[[Any, Any], Any]
     key: Any
-    #: What must be true of it.
+    #: The guard: `test(value, expected)` must be true.
     test: Callable[[Any, Any], bool]
     expected: Any
-    #: What the user calls it.
+    #: The user's name for it.
     name: str
 
 
@@ -131,12 +131,12 @@ _PARTS: dict[type, tuple[CaptureKind, tuple[str, ...]]] = {
     classmethod: ("member", ("func",)),
     functools.cached_property: ("member", ("func attribute",)),
 }
-#: What the user calls such a part, beside the name of the whole.
+#: The user's name for such a part, after the name of the whole.
 _PART_NAMES = {"self": "self", "args": "{}.args", "keywords": "{}.keywords"}
 
 
 def _parts_of_callable(value: Any, name: str) -> Iterator[_Part]:
-    """The parts of a method, a partial function or a member of a class; a property may have no setter."""
+    """Yield the parts of a method, a partial function or a member of a class; a property may have no setter."""
     for step in _PARTS[type(value)][1]:
         part = STEPS[step](value, None)
         if part is not None or step != "fset":
@@ -144,7 +144,7 @@ def _parts_of_callable(value: Any, name: str) -> Iterator[_Part]:
 
 
 def _parts_of_container(value: Any, name: str) -> list[_Part]:
-    """The elements of a container, and the factory of a `defaultdict`."""
+    """Return the elements of a container, and the factory of a `defaultdict`."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     found: list[_Part] = [("item", key, part, f"{name}[{key!r}]") for key, part in items]
     if isinstance(value, defaultdict):
@@ -153,7 +153,7 @@ def _parts_of_container(value: Any, name: str) -> list[_Part]:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a scalar becomes an input of the program: a Python float or int, or a NumPy scalar of a dtype that
+    """Return whether a scalar becomes an input of the program: a Python float or int, or a NumPy scalar of a dtype that
     programs have.
     """
     if type(value) in PLAIN:
@@ -163,7 +163,7 @@ def _is_number(value: Any) -> bool:
 
 
 class TooMuch(Exception):
-    """The function depends on more than `MAX_CAPTURES` things: checking them before every call would take too long."""
+    """Raised for a function with more than `MAX_CAPTURES` dependencies, whose check would take each call too long."""
 
 
 class CaptureSearch:
@@ -185,16 +185,16 @@ class CaptureSearch:
         self.any_name = False
         #: Whether some code sets attributes: of classes too, for all that is known.
         self.sets_attributes = False
-        #: Names that some code asks for, and goes on without them.
+        #: Names that some code asks for and can do without.
         self._asked: set[str] = set()
         self._writes_text = self._asks_class = False
-        #: Whether a class method was found, which gets the class of an object without naming it.
+        #: Whether there is a class method, which reaches the class of an object without naming it.
         self._has_class_methods = False
-        #: Whether what is added now is a part of something that is never copied: then numbers are constants.
+        #: Whether parts of an object that is never copied are being added: numbers are constants then.
         self._is_kept = False
         #: Why functions are unknown.
         self.unfollowed: dict[int, str] = {}
-        #: Where the members of classes are, by the class and the name.
+        #: Positions of class members, by the class and the name.
         self.members: dict[tuple[int, str], int] = {}
         self.mro: dict[int, list[int]] = {}
         self._known: dict[int, int] = {}
@@ -211,7 +211,7 @@ class CaptureSearch:
             self._add(ARGUMENTS, "item", number, each, f"its argument number {number + 1}", 1)
         for name, each in keywords.items():
             self._add(KEYWORDS, "item", name, each, f"its argument {name}", 1)
-        #: Where the function itself is among the captures.
+        #: The position of the function itself.
         self.function = self._add(-1, "root", FUNCTION, function, _called(function), 0)
         self._look_at_attributes()
         self._look_at_settings()
@@ -219,7 +219,7 @@ class CaptureSearch:
     # -- results
 
     def is_argument(self, position: int) -> bool:
-        """Whether a capture was passed to the function, or is inside of something that was."""
+        """Return whether a capture was passed to the function, or is inside of something that was."""
         while self.captures[position].parent >= 0:
             position = self.captures[position].parent
         return position in (ARGUMENTS, KEYWORDS)
@@ -231,9 +231,9 @@ class CaptureSearch:
     # -- the walk
 
     def _look_at_attributes(self) -> None:
-        """Follow the attributes that the code names, until no more names, things or code are found.
+        """Follow the attributes that code names, until no more names, objects or functions are found.
 
-        Following an attribute may find another function, whose code names more attributes of things that were met
+        Following an attribute may find another function, whose code names more attributes of objects that were met
         before.
         """
         done = None
@@ -243,11 +243,11 @@ class CaptureSearch:
 
     @property
     def _settings(self) -> tuple[bool, ...]:
-        """What the code that was found so far may do."""
+        """The facts about the code found so far that decide what else must be guarded."""
         return self.any_name, self._writes_text, self._has_class_methods
 
     def _look_at_settings(self) -> None:
-        """Guard what code asks without naming it: what is missing, registered classes, how NumPy prints."""
+        """Guard what code uses without naming it: missing attributes, registered classes, print options of NumPy."""
         for position, _ in self._named:
             thing, name = self.values[position], self.captures[position].name
             if self._asked and isinstance(thing, types.ModuleType | types.FunctionType):
@@ -272,7 +272,7 @@ class CaptureSearch:
         expected: Any,
         name: str,
     ) -> int:
-        """Add a capture and its value; its position. Raises `TooMuch` beyond `MAX_CAPTURES`."""
+        """Add a capture and its value, and return its position. Raises `TooMuch` beyond `MAX_CAPTURES`."""
         if len(self.captures) >= MAX_CAPTURES:
             raise TooMuch
         position = len(self.captures)
@@ -284,9 +284,10 @@ class CaptureSearch:
         return position
 
     def _add(self, parent: int, step: str, key: Any, value: Any, name: str, depth: int) -> int:
-        """Add the capture of a thing that was found, with the guard for its kind, and go on from it; its position.
+        """Add the capture of a found object with the guard for its kind, follow its parts, and return its position.
 
-        A thing that was met before becomes a capture of the kind "same", whose guard is that both are one object still.
+        An object that was met before becomes a capture of the kind "same", whose guard is that both are one object
+        still.
         """
 
         def new(kind: CaptureKind, test: Callable[[Any, Any], bool], expected: Any) -> int:
@@ -343,7 +344,7 @@ class CaptureSearch:
             if step in ("type", "mro"):
                 self._only_types.add(position)
         elif issubclass(kind, enum.Enum) or (issubclass(kind, BaseException) and kind.__flags__ & _HEAP_TYPE):
-            # Such an object is never copied: what it is known by is that it is itself. Others cannot be referred to.
+            # Such an object is never copied: its guard is its identity. Other errors have no weak references.
             position = new("identity", is_ref, weak(value))
             self._known[id(value)] = position
             self._add(position, "type", None, kind, kind.__name__, depth + 1)
@@ -359,16 +360,17 @@ class CaptureSearch:
         return position
 
     def _add_parts(self, position: int, value: Any, parts: Iterable[_Part], depth: int) -> None:
-        """Go on from the parts of a thing. It is marked as known first, as a part may contain it."""
+        """Follow the parts of an object, which is marked as known first: a part may contain it."""
         self._known[id(value)] = position
         for step, key, part, name in parts:
             self._add(position, step, key, part, name, depth + 1)
 
     def _add_function(self, function: types.FunctionType, new: Callable[..., int], name: str, depth: int) -> int:
-        """Add a function and all that its code reaches by name: cells, globals, builtins, defaults; its position.
+        """Add a function and all that its code reaches by name, and return its position.
 
-        Names that are neither global nor builtin are guarded too: they must stay undefined. A cell or a global that two
-        functions share is one capture, so that both see one copy of it.
+        These are cells, globals, builtins and defaults. Names that are neither global nor builtin are guarded too: they
+        must stay undefined. A cell or a global that two functions share is one capture, so that both see one copy of
+        it.
         """
         code = function.__code__
         position = new("function", same_code, code)
@@ -428,14 +430,14 @@ class CaptureSearch:
         return position
 
     def _add_builtin(self, position: int, function: types.FunctionType, name: str) -> None:
-        """Add a builtin that a function names, once; its guard is that it is still the same object."""
+        """Add a builtin that a function names, once, with the guard that it is still the same object."""
         known: dict[str, Any] = cast(Any, function).__builtins__
         if name in known and (id(known), name) not in self._slots:
             self._slots[id(known), name] = len(self.captures)
             self._record("identity", position, "builtin", name, None, is_ref, weak(known[name]), name)
 
     def _add_module(self, module: types.ModuleType, new: Callable[..., int], depth: int) -> int:
-        """Add a module; one that is approved, or of the standard library, is not looked into."""
+        """Add a module, and return its position; approved and standard modules are not followed."""
         if module.__name__ in APPROVED_MODULES:
             position = new("identity", same_module, weak(module))
             self._named.append((position, depth))
@@ -449,7 +451,7 @@ class CaptureSearch:
         return position
 
     def _add_class(self, kind: type[Any], new: Callable[..., int], depth: int) -> int:
-        """Add a class with its bases, if its metaclass is a plain one; its position.
+        """Add a class with its bases, if its metaclass is a plain one, and return its position.
 
         An enumeration is never copied.
         """
@@ -471,10 +473,10 @@ class CaptureSearch:
         return position
 
     def _look_into(self, position: int, depth: int) -> None:
-        """Add the attributes of a thing that the code names, and the members of a class that run without being named.
+        """Add the attributes of an object that code names, and the members of a class that run unnamed.
 
-        Slots that have no value are guarded: they must stay so. What makes objects of a class is left out where no code
-        can name the class.
+        Slots without a value are guarded: they must stay empty. Constructors are left out where no code can name the
+        class.
         """
         thing, capture = self.values[position], self.captures[position]
         kind, is_class = capture.kind, isinstance(thing, type)
@@ -495,7 +497,7 @@ class CaptureSearch:
             for name in self.names & _OF_ITSELF:
                 self._look_at(position, "slot", name, getattr(thing, name), depth)
         if isinstance(thing, enum.EnumMeta):
-            # Code that has the class may find any member, whether it names it or not.
+            # Code with access to the class may reach any member without naming it.
             for name, each in cast(Any, thing)._member_map_.items():
                 if every or any(self._is_named(attribute) for attribute in vars(each)):
                     self._look_at(position, "member", name, each, depth)
@@ -513,13 +515,15 @@ class CaptureSearch:
                     self._record("value", position, "itself", None, thing, lacks, slot, label)
 
     def _is_named(self, attribute: str) -> bool:
-        """Whether some code names an attribute, or the public name of it that members of enumerations have."""
+        """Return whether some code names an attribute; `_value_` and `_name_` of enumerations also by their public
+        names.
+        """
         return attribute in self.names or _PUBLIC.get(attribute) in self.names
 
     def _runs_unnamed(self, name: str, member: Any) -> bool:
-        """Whether Python may run the member of a class where no code names it.
+        """Return whether Python may run this member of a class where no code names it.
 
-        That is so for every special one that can be called, or is called to be found, whatever its type.
+        It may run every special member that can be called, or that is a descriptor.
         """
         if name in _WRITTEN_BY and not self._writes_text:
             return False
@@ -527,7 +531,7 @@ class CaptureSearch:
         return runs and (callable(member) or hasattr(type(member), "__get__"))
 
     def _look_into_approved(self, position: int, module: types.ModuleType, depth: int) -> None:
-        """Guard what an approved module has under the names in the code: other code may have replaced it."""
+        """Guard the attributes of an approved module that code names: other code may have replaced them."""
         for name in self.names & vars(module).keys():
             if (position, name) in self._looked:
                 continue
@@ -542,7 +546,7 @@ class CaptureSearch:
                 self._record("identity", position, "attribute", name, value, is_ref, weak(value), label)
 
     def _look_at(self, position: int, step: str, name: str, value: Any, depth: int) -> None:
-        """Add one attribute of a thing, once."""
+        """Add one attribute of an object, once."""
         if (position, name) in self._looked:
             return
         self._looked.add((position, name))
@@ -560,9 +564,9 @@ _VALUE_KINDS = frozenset((range, datetime.date, datetime.timedelta, datetime.tim
 
 
 def _is_plain_value(value: Any) -> bool:
-    """Whether an object is compared as a whole: its class is known, and so are its parts.
+    """Return whether an object is compared as a whole: its class is known, and its parts are plain values.
 
-    There are no fractions before their module is loaded.
+    `Fraction` counts only where its module was imported.
     """
     kind, fractions = type(value), sys.modules.get("fractions")
     if kind is slice:
@@ -573,12 +577,12 @@ def _is_plain_value(value: Any) -> bool:
 
 
 def _has_plain_keys(value: Any) -> bool:
-    """Whether no key of a dictionary runs the user's code when it is looked up; true of other containers."""
+    """Return whether looking up the keys of a dictionary runs none of the user's code; True for other containers."""
     return not isinstance(value, dict) or all(map(_is_plain_key, value))
 
 
 def _is_plain_key(key: Any) -> bool:
-    """Whether a key has no `__hash__` or `__eq__` of the user's."""
+    """Return whether `__hash__` and `__eq__` of a key are not written by the user."""
     kind = type(key)
     for container in (tuple, frozenset):
         if issubclass(kind, container) and not all(map(_is_plain_key, container.__iter__(key))):
@@ -592,18 +596,18 @@ _HASH_OF_MEMBER = enum.Enum.__hash__
 
 CONTAINERS: tuple[type[Any], ...] = (list, tuple, dict, OrderedDict, defaultdict)
 
-#: Special members of a class that do not run, or only where something is pickled or inspected.
+#: Special members that do not run, or only for pickling and inspection.
 _BESIDES = frozenset(
     """
     __dict__ __weakref__ __doc__ __module__ __slots__ __annotations__ __annotate__ __annotate_func__ __reduce__
     __reduce_ex__ __getstate__ __setstate__ __getnewargs__ __getnewargs_ex__ __sizeof__ __dir__
 """.split()  # noqa: SIM905
 )
-#: Those that run where something is written as text.
+#: Special members that run where an object is written as text.
 _WRITTEN_BY = frozenset(("__repr__", "__str__", "__format__"))
-#: What functions and classes say of themselves, and may be set.
+#: Attributes of functions and classes that describe them, and that may be set.
 _OF_ITSELF = frozenset(("__name__", "__qualname__", "__doc__"))
-#: By what names code asks for attributes of an enumeration's members.
+#: The public names of private attributes of enumeration members.
 _PUBLIC = {"_value_": "value", "_name_": "name"}
 
 #: Methods that run when an object is made.
@@ -615,17 +619,17 @@ _PLAIN_METACLASSES: tuple[type[Any], ...] = (type, type(Iterable))
 
 
 _HEAP_TYPE = 1 << 9
-#: What reads a field of a named tuple.
+#: The descriptor of a named tuple's field.
 _FIELD = type(vars(namedtuple("_Pair", "one"))["one"])
 
 
 def is_named_tuple(kind: type[Any]) -> bool:
-    """Whether a class was made by `namedtuple` or `NamedTuple`"""
+    """Return whether a class was made by `namedtuple` or `NamedTuple`"""
     return issubclass(kind, tuple) and hasattr(kind, "_fields") and kind.__bases__ == (tuple,)
 
 
 def is_immutable(value: Any) -> bool:
-    """Whether an object is guarded by its identity alone: a type of NumPy's, a bare sentinel."""
+    """Return whether an object is guarded by its identity alone, such as a dtype or a bare sentinel."""
     kind = type(value)
     if kind in (object, types.GenericAlias, types.MemberDescriptorType, types.GetSetDescriptorType, _FIELD):
         return True
@@ -639,18 +643,18 @@ def is_immutable(value: Any) -> bool:
 
 
 def _is_never_copied(thing: Any) -> bool:
-    """Whether a function that is traced has the thing itself: an error, a member of an enumeration, or their class."""
+    """Return whether traced code gets the object itself: an error, a member of an enumeration, or their class."""
     return issubclass(thing if isinstance(thing, type) else type(thing), enum.Enum | BaseException)
 
 
 def _hooks_of(kind: type[Any]) -> list[str]:
-    """The methods that a class runs when it is asked for its instances, or when one of them ends."""
+    """Return the names of the methods by which a class runs code for `isinstance` or when an instance is deleted."""
     written = [vars(cls) for cls in kind.__mro__[:-1] if cls.__module__ not in APPROVED_MODULES]
     return [name for name in ("__subclasshook__", "__del__") if any(name in members for members in written)]
 
 
 def _look_for_tricks(kind: type[Any]) -> bool:
-    """Whether a class reads, sets and deletes attributes as `object` does, and makes objects by `object.__new__`."""
+    """Return whether a class has the attribute access and `__new__` of `object`."""
     if type(kind) not in _PLAIN_METACLASSES or _hooks_of(kind):
         return False
     for cls in kind.__mro__[:-1]:
@@ -668,7 +672,7 @@ def _look_for_tricks(kind: type[Any]) -> bool:
 
 
 def hides_its_class(kind: type[Any]) -> bool:
-    """Whether even `isinstance` would run the user's code: the class defines `__getattribute__` or `__class__`."""
+    """Return whether even `isinstance` runs the user's code: the class defines `__getattribute__` or `__class__`."""
     return any(
         (type(vars(cls).get("__getattribute__")) is types.FunctionType or "__class__" in vars(cls))
         and not cls.__module__.startswith("anygpu.")
@@ -677,13 +681,15 @@ def hides_its_class(kind: type[Any]) -> bool:
 
 
 def is_ours(kind: type[Any]) -> bool:
-    """Whether it is a class of anygpu's that only holds arrays, such as quantised weights."""
+    """Return whether a class is one of anygpu's that only holds arrays, such as quantised weights."""
     return kind.__module__.startswith("anygpu.") and hasattr(kind, "__dataclass_fields__")
 
 
 def is_followable(kind: type[Any]) -> bool:
-    """Whether objects of the class are what their attributes are: it is written in Python, without tricks, and not by a
-    library that keeps state elsewhere. The answer is kept for each class.
+    """Return whether objects of the class consist of their attributes.
+
+    It must be written in Python, without tricks, and not by a library that keeps state elsewhere. The answer is kept
+    for each class.
     """
     if kind is types.SimpleNamespace:
         return True
@@ -706,32 +712,32 @@ _NOT_FOLLOWED = frozenset(
 
 
 def is_array(value: Any) -> bool:
-    """Whether it can be an input of a program."""
+    """Return whether an object can be an array input of a program."""
     if type(value) is np.ndarray or type(value) is np.memmap:
         return value.dtype.isnative and value.dtype.name in DTYPES
     return isinstance(value, Array)
 
 
 def _is_offloaded(thing: Any) -> bool:
-    """Whether it is an offloaded function; while a function is traced, it is the plain function behind it."""
+    """Return whether an object is a decorated function, which traced code sees as the plain function."""
     kind = type(thing)
     is_ours = kind.__module__.startswith("anygpu.") and hasattr(kind, "function")
     return is_ours and "__wrapped__" in getattr(thing, "__dict__", ())
 
 
 def is_special(name: str) -> bool:
-    """Whether a name has two underscores on both sides."""
+    """Return whether a name has two underscores on both sides."""
     return name.startswith("__") and name.endswith("__")
 
 
 def slots_of(kind: type[Any]) -> Iterator[str]:
-    """The attributes that a class keeps outside of `__dict__`, under the names that reach them."""
+    """Return the attributes that a class keeps outside of `__dict__`, under the names that reach them."""
     for cls in kind.__mro__[:-1]:
         yield from (name for name, member in vars(cls).items() if type(member) is types.MemberDescriptorType)
 
 
 def _why_unfollowed(code: types.CodeType, name: str) -> str | None:
-    """Why a function's code cannot be followed, as a clause with its name; `None` if it can."""
+    """Return why a function's code cannot be followed, as a clause with its name; `None` if it can."""
     inside = reaches_inside(code)
     if inside:
         return f"{name} uses {inside[0]}, through which it reaches objects that anygpu cannot follow"
@@ -742,5 +748,5 @@ def _why_unfollowed(code: types.CodeType, name: str) -> str | None:
 
 
 def _called(function: Callable[..., Any]) -> str:
-    """The name of a function or of a callable object's class."""
+    """Return the name of a function or of a callable object's class."""
     return getattr(function, "__name__", type(function).__name__)

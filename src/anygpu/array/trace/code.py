@@ -64,7 +64,7 @@ APPROVED_BUILTINS = frozenset(
     name for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, BaseException)
 )
 
-#: NumPy's own ufuncs that have no name in `numpy`.
+#: NumPy's module with ufuncs that have no name in `numpy`.
 _umath = np._core.umath  # type: ignore[attr-defined]
 
 #: Functions of NumPy's that keep something, change something or touch files.
@@ -79,7 +79,7 @@ _NUMPY_REFUSED = frozenset(
 )
 _REFUSED_FUNCTIONS = frozenset(id(getattr(np, name)) for name in _NUMPY_REFUSED if hasattr(np, name))
 
-#: Functions of approved modules that keep what they were called with, or change what others see.
+#: Functions of approved modules that keep their arguments, or change global state.
 _KEEPING = frozenset(
     id(each)
     for each in (
@@ -118,14 +118,14 @@ class Attributes(NamedTuple):
 
 
 def is_refused(value: Any) -> bool:
-    """Whether it is one of the functions and classes of approved modules that do more than to compute."""
+    """Return whether an object is a function or class of an approved module that has side effects or keeps state."""
     return id(value) in _REFUSED_FUNCTIONS or id(value) in _KEEPING
 
 
 def is_approved_function(value: Any) -> bool:
-    """Whether it is a function of Python's, NumPy's or anygpu's own that only computes.
+    """Return whether an object is a function of Python, NumPy or anygpu that only computes.
 
-    It is called as it is by traced code, and guarded by its identity. Functions that keep something between calls
+    Traced code calls it as it is, and its guard is its identity. Functions that keep something between calls
     (`functools.cache`), read files or change settings are not approved.
     """
     if is_refused(value):
@@ -145,7 +145,7 @@ def is_approved_function(value: Any) -> bool:
         return bool(value.__objclass__.__module__ == "builtins")
     if isinstance(value, types.FunctionType) or kind.__name__ == "_ArrayFunctionDispatcher":
         module = value.__module__ or ""
-        # What a module's function returns may keep what it was made for, as the functions of `singledispatch` do.
+        # A function made by another one may keep its arguments in cells, as those of `singledispatch` do.
         is_known = module in APPROVED_MODULES and all(map(_is_fixed, getattr(value, "__closure__", None) or ()))
         if module == "anygpu.api":  # most others say what has happened so far
             return value.__name__ in ("offload", "run")
@@ -159,14 +159,14 @@ def is_approved_function(value: Any) -> bool:
 
 
 def is_numpys(module: str) -> bool:
-    """Whether a module is NumPy's, and has no state."""
+    """Return whether a module is part of NumPy, and keeps no state."""
     return (module == "numpy" or module.startswith("numpy.")) and not module.startswith(
         ("numpy.random", "numpy.testing")
     )
 
 
 def _is_fixed(cell: types.CellType) -> bool:
-    """Whether what a function of an approved module has around it stays as it is."""
+    """Return whether a closure cell of a function in an approved module holds a constant or an approved function."""
     try:
         content = cell.cell_contents
     except ValueError:  # it is not bound yet
@@ -175,7 +175,7 @@ def _is_fixed(cell: types.CellType) -> bool:
 
 
 def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
-    """The code, and that of every function, lambda and class that is made in it."""
+    """Return the code, and that of every function, lambda and class that is made in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -188,10 +188,10 @@ _ATTRIBUTE = frozenset(
 )
 
 
-#: What writes objects as text, by their `__str__`, `__repr__` or `__format__`: instructions, and names.
+#: Instructions and names that write objects as text, by `__str__`, `__repr__` or `__format__`.
 _WRITES = frozenset(("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"))
 _WRITING = frozenset(("str", "repr", "ascii", "format", "format_map", "bytes", "__str__", "__repr__", "__format__"))
-#: Formats that write a number as the locale does, which may be changed at any time.
+#: Formats that write a number as the current locale does; the locale may change at any time.
 _OF_LOCALE = re.compile(r"(^|:)(.?[<>=^])?[-+ ]?#?[0-9{}]*(\.[0-9{}]+)?n(}|$)")
 
 
@@ -207,9 +207,9 @@ class _Facts(NamedTuple):
     #: Whether it may write objects as text, and numbers as the locale does.
     writes_text: bool
     uses_locale: bool
-    #: Whether it goes on where a name or an attribute is missing.
+    #: Whether it continues where a name or an attribute is missing.
     asks: bool
-    #: Whether it asks of which class a thing is.
+    #: Whether it tests the class of an object.
     asks_class: bool
 
 
@@ -243,7 +243,7 @@ def _facts(code: types.CodeType) -> _Facts:
                 has_format = instruction.opname == "FORMAT_WITH_SPEC" or "format" in instruction.argrepr
                 uses_locale |= has_format and isinstance(last, str) and last.endswith("n")
             elif instruction.opname in _ATTRIBUTE:
-                # `super()` has loaded the class in which the code stands.
+                # `super()` has loaded the class that contains the code.
                 own_class -= instruction.opname.startswith("LOAD_SUPER")
                 attributes.add(instruction.argval)
                 sets_attributes |= instruction.opname in ("STORE_ATTR", "DELETE_ATTR")
@@ -279,54 +279,52 @@ def _facts(code: types.CodeType) -> _Facts:
 
 
 def global_names(code: types.CodeType) -> frozenset[str]:
-    """The global names that the code, and what is made in it, can ask for."""
+    """Return the global names that the code, and what is made in it, can ask for."""
     return _facts(code).global_names
 
 
 def attribute_names(code: types.CodeType) -> Attributes:
-    """The attributes that a function's code names, and whether it may reach others by names that it computes."""
+    """Return the attributes that a function's code names, and whether it may reach others by names that it computes."""
     facts = _facts(code)
     return Attributes(facts.attributes, bool((facts.global_names | facts.attributes) & _BY_ANY_NAME))
 
 
 def imported_names(code: types.CodeType) -> frozenset[str]:
-    """The modules that are imported inside of the code."""
+    """Return the modules that are imported inside of the code."""
     return _facts(code).imports
 
 
 def sets_attributes(code: types.CodeType) -> bool:
-    """Whether a function's code may set or delete attributes."""
+    """Return whether a function's code may set or delete attributes."""
     facts = _facts(code)
     return facts.sets_attributes or bool(facts.global_names & {"setattr", "delattr"})
 
 
 def names_after_super(code: types.CodeType) -> Attributes:
-    """The attributes that a function's code may ask `super()` for; none where it does not name `super`"""
+    """Return the attributes that code may ask `super()` for; none if it does not name `super`."""
     return attribute_names(code) if "super" in _facts(code).global_names else Attributes(frozenset(), False)
 
 
 def writes_text(code: types.CodeType) -> bool:
-    """Whether a function's code may write objects as text."""
+    """Return whether a function's code may write objects as text."""
     return _facts(code).writes_text
 
 
 def asks_for_names(code: types.CodeType) -> bool:
-    """Whether a function's code goes on where a name is missing: by `hasattr`, or by catching an error."""
+    """Return whether code continues where a name is missing: it calls `hasattr`, or catches an error."""
     return _facts(code).asks
 
 
 def asks_for_classes(code: types.CodeType) -> bool:
-    """Whether a function's code asks of which class a thing is."""
+    """Return whether code tests the class of an object."""
     return _facts(code).asks_class
 
 
 def reaches_inside(code: types.CodeType) -> list[str]:
-    """The attributes by which the code looks into functions, frames and classes, sorted: what it finds cannot be
-    followed.
-    """
+    """Return the attributes, sorted, by which code looks into functions, frames and classes and cannot be followed."""
     return sorted(_facts(code).inside)
 
 
 def uses_locale(code: types.CodeType) -> bool:
-    """Whether a function's code may write numbers as the locale does."""
+    """Return whether code may write numbers in the format of the locale."""
     return _facts(code).uses_locale

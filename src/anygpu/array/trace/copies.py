@@ -56,9 +56,9 @@ class Copies:
         self._cells: dict[int, types.CellType] = {}
         self._made_classes: list[type[Any]] = []
         self._builtins = _Builtins(search, refuse, self._taken).names
-        #: The first thing that each leads to and that is not the same among the copies; -1 if there is none.
+        #: For each position, the first one it leads to that the copies do not share; -1 if there is none.
         self._open_parts: dict[int, int] = {}
-        #: What changes in a copy is kept from the user, so it must be noticed: its name, the copy, and what it was.
+        #: Changes in a copy never reach the user, so they must be noticed: its name, the copy, and its old content.
         self._before: list[tuple[str, Any, Any]] = []
         self._cells_before: list[tuple[types.CellType, Any]] = []
 
@@ -87,9 +87,9 @@ class Copies:
         return function, arguments, keywords
 
     def changed(self) -> str | None:
-        """The name of the first thing that the function has changed in the copies; `None` if it has changed nothing.
+        """Return the name of the first object that the function has changed in the copies; `None` if there is none.
 
-        Things are compared by the identity of their elements and attributes: writes into abstract arrays are seen
+        Objects are compared by the identity of their elements and attributes: writes into abstract arrays are seen
         elsewhere.
         """
         if any(_content(cell) is not before for cell, before in self._cells_before):
@@ -125,7 +125,7 @@ class Copies:
     # -- copies
 
     def of(self, position: int) -> Any:
-        """The object that stands for a capture among the copies, made when it is first asked for."""
+        """Return the object that stands for a capture among the copies, made when it is first asked for."""
         if position in self._made:
             return self._made[position]
         made = self._copy(position)
@@ -133,7 +133,7 @@ class Copies:
         return made
 
     def _copy(self, position: int) -> Any:
-        """The copy of a captured thing, in which arrays and numbers are replaced by inputs."""
+        """Return the copy of a captured thing, in which arrays and numbers are replaced by inputs."""
         capture, value = self._search.captures[position], self._search.values[position]
         match capture.kind:
             case "array" | "number":
@@ -170,9 +170,7 @@ class Copies:
                 return Unfollowed(self._search.unfollowed.get(position) or _reason(capture.name, value), self._refuse)
 
     def _taken(self, value: Any) -> Any:
-        """An approved object as traced code gets it: modules through names that are watched, replaced functions of
-        NumPy's.
-        """
+        """Return what traced code gets for an approved object: a watched module, or a replacement of a function."""
         if value is np:
             return NumpyNames(self._numpy_name)
         if isinstance(value, types.ModuleType):
@@ -180,11 +178,11 @@ class Copies:
         return REPLACED.get(id(value), value)
 
     def _numpy_name(self, name: str, value: Any) -> Any:
-        """The object of NumPy with this name, as traced code gets it."""
+        """Return the object of NumPy with this name, as traced code gets it."""
         return self._taken_name(f"np.{name}", value)
 
     def _taken_name(self, name: str, value: Any) -> Any:
-        """An attribute of an approved module; an `Unfollowed` if it is not one that only computes."""
+        """Return an attribute of an approved module; an `Unfollowed` if it is not one that only computes."""
         if isinstance(value, types.ModuleType):
             if value.__name__ in APPROVED_MODULES:
                 return self._taken(value)
@@ -193,25 +191,27 @@ class Copies:
         return Unfollowed(f"it uses {name}, which anygpu cannot follow", self._refuse)
 
     def _unfollowed(self, position: int) -> Unfollowed:
-        """In place of a thing that is never copied, and that leads to something that would have to be."""
+        """Return a placeholder for an object that is never copied, although it leads to something that would have to
+        be.
+        """
         self.is_closed(position)
         open_part = self._search.captures[self._open_parts[position]].name
         name = self._search.captures[position].name
         return Unfollowed(f"it uses {name}, which depends on {open_part}, and anygpu cannot follow that", self._refuse)
 
     def _child(self, position: int, step: str) -> Any:
-        """The copy of the only part that is reached by this step."""
+        """Return the copy of the only part that is reached by this step."""
         return next(self.of(child) for name, _, child in self._search.children[position] if name == step)
 
     def _children(self, position: int, step: str) -> Iterator[tuple[Any, int]]:
-        """The keys and positions of all parts that are reached by this step."""
+        """Return the keys and positions of all parts that are reached by this step."""
         return ((key, child) for name, key, child in self._search.children[position] if name == step)
 
     def _copy_function(self, position: int, function: types.FunctionType) -> types.FunctionType:
-        """A function with the same code, and copies of all that it reaches.
+        """Return a function with the same code, and copies of all that it reaches.
 
-        It is entered before its cells and globals are filled, as these may lead back to it. Functions that shared
-        globals share a copy of them, which has the names in their code alone.
+        It is registered before its cells and globals are filled, as these may lead back to it. Functions that shared
+        globals share a copy of them, which has only the names in their code.
         """
         if is_approved_function(function):
             return function
@@ -221,7 +221,7 @@ class Copies:
         if names is None:
             users = function.__globals__
             names = {"__name__": users.get("__name__", ""), "__builtins__": self._builtins}
-            # What a trace has warned of, filters that show it once do not show again.
+            # Filters that show a warning once would not show it again after the trace.
             names["__warningregistry__"] = registry = users.get("__warningregistry__", {})
             self._registries.append((users, registry))
             self._globals[id(users)] = names
@@ -247,7 +247,7 @@ class Copies:
         return copied
 
     def _copy_container(self, position: int, value: Any) -> Any:
-        """A container of the same type, with copies of its elements."""
+        """Return a container of the same type, with copies of its elements."""
         parts = list(self._children(position, "item"))
         kind = type(value)
         if isinstance(value, tuple):
@@ -267,7 +267,7 @@ class Copies:
         return entries
 
     def _copy_module(self, position: int, module: types.ModuleType) -> types.ModuleType:
-        """A module with copies of the attributes that are used."""
+        """Return a module with copies of the attributes that are used."""
         copied = types.ModuleType(module.__name__)
         self._made[position] = copied
         for name, child in self._children(position, "attribute"):
@@ -275,7 +275,7 @@ class Copies:
         return copied
 
     def _copy_object(self, position: int, thing: Any) -> Any:
-        """An instance of the same class, or of the subclass that stands in for it, with copies of its attributes.
+        """Return a copy of an instance, of the same class or its stand-in, with copies of its attributes.
 
         It is made without `__init__`. Attributes that no code names are `Unfollowed`.
         """
@@ -287,7 +287,7 @@ class Copies:
         self._made[position] = copied
         if hasattr(thing, "__dict__"):
             for name in list(vars(thing)):
-                # What no code names is only carried along.
+                # Attributes that no code names are only carried along.
                 vars(copied)[name] = Unfollowed(f"it uses {name}, which its code does not name", self._refuse)
             for name, child in self._children(position, "attribute"):
                 vars(copied)[name] = self.of(child)
@@ -296,10 +296,10 @@ class Copies:
         return copied
 
     def _class(self, position: int) -> Any:
-        """The class itself, or a subclass with copies of the methods that lead to something that can change.
+        """Return the class itself, or a subclass with copies of the methods that lead to something that can change.
 
-        There is none for errors, for classes that run code when they get a subclass, and where a method calls by
-        `super()` what would need a copy: the copy would call the original.
+        There is no subclass of an error, of a class that runs code when it is subclassed, or where a method reaches by
+        `super()` what would need a copy: it would call the original.
         """
         kind = self._search.values[position]
         members = self._search.members
@@ -334,7 +334,7 @@ class Copies:
         return made
 
     def _codes(self, positions: Any) -> Iterator[types.CodeType]:
-        """The code of all functions at these positions."""
+        """Return the code of all functions at these positions."""
         for position in positions:
             value = self._search.values[position]
             value = getattr(value, "__func__", getattr(value, "fget", value))
@@ -342,7 +342,7 @@ class Copies:
                 yield value.__code__
 
     def _member(self, position: int) -> Any:
-        """The copy of a member of a class: a property, static method or class method."""
+        """Return the copy of a member of a class: a property, static method or class method."""
         value = self._search.values[position]
         if self._search.captures[position].kind != "member":
             return self.of(position)
@@ -356,7 +356,9 @@ class Copies:
         return type(value)(self._child(position, "func"))
 
     def is_closed(self, position: int) -> bool:
-        """Whether a thing is the same among the copies: it leads to no input, and to nothing that can change."""
+        """Return whether the copies share an object with the original: it leads to no input, and to nothing that can
+        change.
+        """
         if position not in self._open_parts:
             seen: set[int] = set()
             left = [position]
@@ -369,7 +371,7 @@ class Copies:
         return self._open_parts[position] < 0
 
     def _is_open(self, position: int) -> bool:
-        """Whether a thing may do something that its copy would do differently."""
+        """Return whether a copy of the object could behave differently from the object."""
         kind, value = self._search.captures[position].kind, self._search.values[position]
         if kind == "function":
             names = global_names(value.__code__).difference(value.__globals__)
@@ -379,7 +381,7 @@ class Copies:
         return kind not in ("value", "identity", "same", "class", "member", "wrapper")
 
     def _leads_to(self, position: int) -> list[int]:
-        """The positions that are reached from one."""
+        """Return the positions of the captures that one leads to directly."""
         capture, value = self._search.captures[position], self._search.values[position]
         if capture.kind == "same":
             return [capture.expected]
@@ -401,13 +403,13 @@ _UNSET = object()
 
 
 def original(kind: type[Any]) -> type[Any]:
-    """The user's own class of an object that was made, or copied, while a function is traced."""
+    """Return the user's own class of an object that was made, or copied, while a function is traced."""
     found: type[Any] = kind.__dict__.get("_anygpu_original", kind)
     return found
 
 
 def _subclass(kind: type[Any]) -> type[Any]:
-    """A subclass that stands in for a class while its instances are traced, with its name and metaclass."""
+    """Return a subclass that stands in for a class while its instances are traced, with its name and metaclass."""
     names = {
         "__slots__": (),
         "__doc__": kind.__doc__,
@@ -427,7 +429,7 @@ class _Slots:
         self._thing, self._names = thing, names
 
     def now(self) -> dict[str, Any]:
-        """The values of all slots."""
+        """Return the values of all slots."""
         return {name: getattr(self._thing, name, _UNSET) for name in self._names}
 
 
@@ -441,7 +443,7 @@ def _set_slot(kind: type[Any], thing: Any, name: str, value: Any) -> None:
 
 
 def _content(cell: types.CellType) -> Any:
-    """The content of a cell, or `_UNSET`"""
+    """Return the content of a cell, or `_UNSET`"""
     try:
         return cell.cell_contents
     except ValueError:
@@ -449,7 +451,7 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _reason(name: str, value: Any) -> str:
-    """Why a function that uses this value cannot be traced."""
+    """Return why a function that uses this value cannot be traced."""
     kind = type(value).__name__
     if name.startswith("its argument"):
         return f"{name} is a {kind} of {value.dtype}" if isinstance(value, np.ndarray) else f"{name} is a {kind}"
@@ -481,7 +483,7 @@ class _Builtins:
     def __init__(self, search: CaptureSearch, refuse: Refuse, taken: Callable[[Any], Any]) -> None:
         self._search = search
         self._refuse = refuse
-        #: What traced code gets in place of a module.
+        #: The stand-ins that traced code gets for modules.
         self._taken = taken
         names: dict[str, Any] = {name: each for name, each in vars(builtins).items() if name in APPROVED_BUILTINS}
         for name in vars(builtins):
@@ -500,7 +502,7 @@ class _Builtins:
         self.names = names
 
     def _by_name(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        """A version of `getattr` and its kind that refuses computed names."""
+        """Return a version of `getattr`, or of a function like it, that refuses computed names."""
 
         def called(thing: Any, name: str, *more: Any) -> Any:
             is_known = self._search.any_name or name in self._search.names
@@ -522,12 +524,12 @@ class _Builtins:
 
 
 def _has(thing: Any, name: str) -> bool:
-    """`hasattr` for a traced array: it has what NumPy's arrays have, and asking does not end the trace."""
+    """Return what `hasattr` returns for NumPy's arrays, for a traced array too; the trace goes on."""
     return hasattr(thing._imitated if isinstance(thing, Array) else thing, name)
 
 
 def _originals(kinds: Any) -> Any:
-    """The original classes of those that traced code passes to `isinstance`"""
+    """Return the original classes of those that traced code passes to `isinstance`."""
     if isinstance(kinds, tuple):
         return tuple(map(_originals, kinds))
     if isinstance(kinds, _TypeOfRecording):
@@ -539,7 +541,7 @@ class _TypeOfRecording(type):
     """In place of the builtin `type`: it hides that an array is abstract."""
 
     def __call__(cls, *given: Any, **options: Any) -> Any:
-        """The type of a value; refused for arrays, whose type is not NumPy's while they are traced."""
+        """Return the type of a value; refused for arrays, whose type is not NumPy's while they are traced."""
         if len(given) == 1:
             kind = type(given[0])
             if kind.__module__.startswith("anygpu."):
@@ -549,12 +551,12 @@ class _TypeOfRecording(type):
 
 
 def _type_for(refuse: Refuse) -> Any:
-    """The class that stands in for `type` in traced code; `refuse` ends the trace."""
+    """Return the class that stands in for `type` in traced code; `refuse` ends the trace."""
     return _TypeOfRecording("type", (), {"_refuse": staticmethod(refuse)})
 
 
 def _refusing(name: str) -> Callable[..., Any]:
-    """A method that stops tracing."""
+    """Return a method that stops tracing."""
 
     def refuse(self: Any, *given: Any, **options: Any) -> Any:
         object.__getattribute__(self, "_stop")()

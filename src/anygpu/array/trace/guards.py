@@ -1,7 +1,7 @@
-"""Guards: conditions on the things that a traced function depends on, the steps that lead to them, and their reader.
+"""Guards: conditions on the objects that a traced function depends on, the steps that lead to them, and their reader.
 
-A guard is a function of the value that was read and of what was expected of it. `STEPS` are the ways from one thing to
-another. `compiled_reader` writes both out as one Python function for the captures of a program.
+A guard compares the value that was read with the expected one. `STEPS` are the ways from one object to another.
+`compiled_reader` writes both as one Python function for the captures of a program.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
 
 
 def is_in_order(array: Any) -> bool:
-    """Whether its axes lie in memory as in C order, so that what NumPy computes from it does too."""
+    """Return whether its axes lie in memory as in C order, so that what NumPy computes from it does too."""
     return isinstance(array, Array) or is_layout_in_order(array)
 
 
 def bits(value: Any) -> Any:
-    """A key that tells a value from all others of its type: 0.0 from -0.0 too, and a NaN from -NaN."""
+    """Return a key that tells a value from all others of its type: 0.0 from -0.0 too, and NaN from -NaN."""
     kind = type(value)
     if kind in (int, str, bytes, bool, type(None)):
         return value
@@ -57,7 +57,7 @@ def bits(value: Any) -> Any:
 
 
 def weak(value: Any) -> Callable[[], Any]:
-    """A reference that does not keep the object alive; an object without weak references is kept."""
+    """Return a reference that does not keep the object alive; an object without weak references is kept."""
     try:
         return ref(value)
     except TypeError:
@@ -65,51 +65,51 @@ def weak(value: Any) -> Callable[[], Any]:
 
 
 def always(value: Any, expected: Any) -> bool:
-    """Always true: another test decides."""
+    """Return True: another test decides."""
     return True
 
 
 def is_of(value: Any, kind: Any) -> bool:
-    """Whether a value is of exactly this type."""
+    """Return whether a value is of exactly this type."""
     return type(value) is kind
 
 
 def is_of_ref(value: Any, kind: Any) -> bool:
-    """Whether a value is of exactly the type that is referred to."""
+    """Return whether a value is of exactly the type that is referred to."""
     return type(value) is kind()
 
 
 def is_ref(value: Any, known: Any) -> bool:
-    """Whether a value is the object that is referred to."""
+    """Return whether a value is the object that is referred to."""
     return value is known()
 
 
 def same_class(value: Any, expected: Any) -> bool:
-    """Whether it is the same class, with members of the same names and as many bases."""
+    """Return whether an object is the same class, with members of the same names and as many bases."""
     kind, names, bases = expected
     return value is kind() and [*vars(value)] == names and len(value.__mro__) == bases
 
 
 def same_module(value: Any, known: Any) -> bool:
-    """Whether it is the module that is referred to, and has not become one of another class."""
+    """Return whether an object is the same module, and its own class has not changed."""
     return value is known() and type(value) is types.ModuleType
 
 
 def same_partial(value: Any, expected: Any) -> bool:
-    """Whether it is a partial function that carries no attributes."""
+    """Return whether an object is a partial function without attributes."""
     return type(value) is expected and not value.__dict__
 
 
 def same_value(value: Any, expected: Any) -> bool:
-    """Whether a value has the same type and bits."""
+    """Return whether a value has the same type and bits."""
     kind, known = expected
     return type(value) is kind and bits(value) == known
 
 
 def same_array(value: Any, expected: Any) -> bool:
-    """Whether an array has the same class, shape and dtype, and lies in C order if and only if the traced one did.
+    """Return whether an array has the same class, shape and dtype, and is in C order if the traced one was.
 
-    C order of the axes decides the memory layout of results, and so what the program returns.
+    The order of the axes decides the memory layout of results, and so what the program returns.
     """
     kind, shape, dtype, ordered = expected
     if type(value) is not kind or value.shape != shape or (value.dtype is not dtype and value.dtype != dtype):
@@ -118,12 +118,12 @@ def same_array(value: Any, expected: Any) -> bool:
 
 
 def same_code(value: Any, code: Any) -> bool:
-    """Whether a function has the same code."""
+    """Return whether a function has the same code."""
     return type(value) is types.FunctionType and value.__code__ is code
 
 
 class _Itself:
-    """In place of a key that is known by being itself: a reference to it."""
+    """Stands in a key for an object that is recognised by its identity."""
 
     __slots__ = ("ref",)
 
@@ -132,55 +132,55 @@ class _Itself:
 
 
 def _is_plain(key: Any) -> bool:
-    """Whether a key is a number, a text, or a tuple of such."""
+    """Return whether a key is a number, a text, or a tuple of such."""
     return type(key) in PLAIN or (type(key) is tuple and all(map(_is_plain, key)))
 
 
 def _same_key(key: Any, known: Any) -> bool:
-    """Whether a key of a dictionary is the one that was there: the same object, or of the same type and bits."""
+    """Return whether a dictionary key is the same object as before, or has the same type and bits."""
     if type(known) is _Itself:
         return key is known.ref()
     return type(key) is type(known) and bool(bits(key) == bits(known))
 
 
 def container_facts(value: Any) -> Any:
-    """The type and the length of a container, and the keys of a dictionary in their order."""
+    """Return the type and the length of a container, and the keys of a dictionary in their order."""
     keys = [key if _is_plain(key) else _Itself(key) for key in value] if isinstance(value, dict) else None
     return type(value), len(value), keys
 
 
 def same_container(value: Any, expected: Any) -> bool:
-    """Whether a container has the same type, length and keys."""
+    """Return whether a container has the same type, length and keys."""
     kind, length, keys = expected
     if type(value) is not kind or len(value) != length:
         return False
-    # Texts are mostly the same objects, which takes a tenth of the time.
+    # Strings are mostly the same objects, and comparing identities takes a tenth of the time.
     return not keys or all(map(operator.is_, value, keys)) or all(map(_same_key, value, keys))
 
 
 def attribute_keys(value: Any) -> tuple[str, ...]:
-    """The names of an object's attributes."""
+    """Return the names of an object's attributes."""
     return tuple(vars(value)) if hasattr(value, "__dict__") else ()
 
 
 def same_object(value: Any, expected: Any) -> bool:
-    """Whether an object has the same class and attributes."""
+    """Return whether an object has the same class and attributes."""
     kind, keys = expected
     return type(value) is kind() and attribute_keys(value) == keys
 
 
 def lacks(thing: Any, name: Any) -> bool:
-    """Whether a thing has no attribute of this name."""
+    """Return whether an object has no attribute of this name."""
     return not hasattr(thing, name)
 
 
 def lacks_all(thing: Any, names: Any) -> bool:
-    """Whether none of these names is in the dictionary of a thing."""
+    """Return whether an object's dictionary has none of these names."""
     return cast(bool, thing.__dict__.keys().isdisjoint(names))
 
 
 def is_empty(cell: Any, expected: Any) -> bool:
-    """Whether a cell of a closure holds nothing."""
+    """Return whether a closure cell is empty."""
     try:
         cell.cell_contents  # noqa: B018 - an empty cell raises
     except ValueError:
@@ -189,32 +189,32 @@ def is_empty(cell: Any, expected: Any) -> bool:
 
 
 def same_options(value: Any, expected: Any) -> bool:
-    """Whether NumPy's options for printing are the same object, or equal."""
+    """Return whether the print options of NumPy are the same object, or equal."""
     return bool(value is expected or value == expected)
 
 
 def same_registrations(thing: Any, token: Any) -> bool:
-    """Whether no class was registered with an abstract base class since."""
+    """Return whether no class was registered with an abstract base class since the trace."""
     return bool(get_cache_token() == token)
 
 
 def are_absent(around: Any, names: Any) -> bool:
-    """Whether none of these names is defined."""
+    """Return whether none of these names is defined."""
     return cast(bool, around.keys().isdisjoint(names))
 
 
 def defaults_facts(function: Any) -> tuple[int, tuple[str, ...]]:
-    """The number of a function's defaults, and the names of its keyword defaults."""
+    """Return the number of a function's defaults, and the names of its keyword defaults."""
     return len(function.__defaults__ or ()), tuple(function.__kwdefaults__ or ())
 
 
 def same_defaults(function: Any, expected: Any) -> bool:
-    """Whether a function has as many defaults, and keyword defaults of the same names."""
+    """Return whether a function has as many defaults, and keyword defaults of the same names."""
     return bool(defaults_facts(function) == expected)
 
 
 def digest(array: Any) -> bytes:
-    """The hash of an array's values, which have become constants of a program.
+    """Return the hash of an array's values, which have become constants of a program.
 
     It is 16 bytes of BLAKE2b. Of an `Array` it is the identity of its value, which is replaced and not changed by a
     write.
@@ -225,7 +225,7 @@ def digest(array: Any) -> bytes:
 
 
 def print_options() -> Callable[[], Any]:
-    """What gives NumPy's options for printing: another object, or another value, after each change."""
+    """Return a function that reads NumPy's print options; they are a new object or a new value after each change."""
     # NumPy's public function makes a copy, which takes ten times as long.
     kept = getattr(sys.modules.get("numpy._core.printoptions"), "format_options", None)
     return np.get_printoptions if kept is None else cast(Callable[[], Any], kept.get)
@@ -262,7 +262,7 @@ STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "print options": lambda function, options: options(),
 }
 
-#: What taking a step raises when the thing is not there any more.
+#: Errors of a step whose target does not exist any more.
 GONE = (KeyError, IndexError, AttributeError, ValueError, TypeError)
 
 
@@ -296,7 +296,7 @@ _EXPRESSIONS = {
     STEPS["print options"]: "{k}()",
 }
 
-#: Tests as the conditions under which they fail, of a value {v} and of what is expected, {e}; others are called.
+#: For each test, the condition under which it fails for a value {v} and an expectation {e}; other tests are called.
 _FAILURES: dict[Callable[[Any, Any], bool], str] = {
     is_of: "type({v}) is not {e}",
     is_of_ref: "type({v}) is not {e}()",
@@ -334,7 +334,7 @@ def compiled_reader(
 
 
 def _expression(number: int, capture: Capture, names: dict[str, Any]) -> str:
-    """The Python expression that reads a capture; what it needs is added to `names`"""
+    """Return the Python expression that reads a capture, and add what it needs to `names`."""
     if capture.parent < 0 and capture.read is STEPS["root"]:
         return _ROOTS[capture.key]
     value, key = f"v{capture.parent}" if capture.parent >= 0 else f"({', '.join(_ROOTS)})", f"k{number}"
@@ -347,7 +347,7 @@ def _expression(number: int, capture: Capture, names: dict[str, Any]) -> str:
 
 
 def _failure(number: int, capture: Capture, names: dict[str, Any]) -> str | None:
-    """The condition under which a value is not what was expected; `None` where it always is."""
+    """Return the condition under which a value is not what was expected; `None` where it always is."""
     v, e = f"v{number}", f"e{number}"
     test, names[e] = capture.test, capture.expected
     if capture.kind == "same":

@@ -25,7 +25,7 @@ from anygpu.base.typing import HostArray
 
 
 def attribute(array: Array, name: str, recorder: Tracer) -> Any:
-    """The attribute of the NumPy array that an abstract one stands for; ends the trace for all but `strides` and
+    """Return the attribute of the NumPy array that an abstract one stands for; ends the trace for all but `strides` and
     `flags`.
 
     What it returns depends on the memory layout of arguments, which guards check from then on.
@@ -38,13 +38,13 @@ def attribute(array: Array, name: str, recorder: Tracer) -> Any:
 
 
 def is_c_contiguous(array: Array, recorder: Tracer) -> bool:
-    """Whether NumPy's array would lie in C order."""
+    """Return whether NumPy's array would lie in C order."""
     return bool(_example(array, "flags", recorder).flags.c_contiguous)
 
 
 def _example(array: Array, name: str, recorder: Tracer) -> HostArray:
-    """A NumPy array with the memory layout that this one would have; it is not to be read. Ends the trace where it is
-    unknown.
+    """Return a NumPy array with the memory layout that this one would have; it is not to be read. Ends the trace where
+    it is unknown.
     """
     view = array._view
     stored = (array if view is None else view.base)._stored
@@ -84,31 +84,31 @@ class _Flags:
 
 
 def _is_traced(value: Any) -> bool:
-    """Whether a value is an array or a number that is traced."""
+    """Return whether a value is an array or a number that is traced."""
     return isinstance(value, Array) or type(value) is TracedScalar
 
 
 def _holds_traced(value: Any) -> bool:
-    """Whether a value, or an element of a list, is traced."""
+    """Return whether a value, or an element of a list, is traced."""
     return _is_traced(value) or (isinstance(value, list | tuple) and any(map(_holds_traced, value)))
 
 
 def _stop(name: str) -> NoReturn:
-    """Stop tracing: this function of NumPy's cannot be traced as it is called."""
+    """Stop tracing: this function of NumPy cannot be traced with these arguments."""
     tracer = active_tracer.get()
     assert tracer is not None
     tracer.stop(f"it calls np.{name} in a way that anygpu cannot trace")
 
 
 def _is_in_c_order(array: Array) -> bool:
-    """Whether a traced array would lie in C order."""
+    """Return whether a traced array would lie in C order."""
     tracer = active_tracer.get()
     assert tracer is not None
     return is_c_contiguous(array, tracer)
 
 
 def _as_array(value: Any) -> Any:
-    """An array of a traced value as `np.array` makes one: a number gets no axes, lists of arrays are stacked."""
+    """Return an array of a traced value as `np.array` makes one: a number gets no axes, lists of arrays are stacked."""
     if isinstance(value, Array):
         return value
     if type(value) is TracedScalar:
@@ -121,12 +121,12 @@ def _as_array(value: Any) -> Any:
 
 
 def _are_scalars(parts: list[Any]) -> bool:
-    """Whether all parts are without axes."""
+    """Return whether all parts are without axes."""
     return all(each.ndim == 0 for each in parts)
 
 
 def _in_dtype(array: Any, dtype: Any, copy: bool | None, order: str) -> Any:
-    """An array with this dtype, copied where NumPy would copy it; raises `ValueError` if a copy is forbidden."""
+    """Return an array with this dtype, copied where NumPy would copy it; raises `ValueError` if a copy is forbidden."""
     wanted = array.dtype if dtype is None else np.dtype(dtype)
     if wanted != array.dtype:
         if copy is False:
@@ -136,7 +136,7 @@ def _in_dtype(array: Any, dtype: Any, copy: bool | None, order: str) -> Any:
 
 
 def _without_like(options: dict[str, Any]) -> bool:
-    """Whether only options are used that can be traced: no `like`, and no device but the host."""
+    """Return whether only options are used that can be traced: no `like`, and no device but the host."""
     return set(options) <= {"dtype", "order", "copy", "device", "ndmin", "subok"} and options.get("device") in (
         None,
         "cpu",
@@ -144,7 +144,7 @@ def _without_like(options: dict[str, Any]) -> bool:
 
 
 def _made(real: Callable[..., Any], always_copies: bool) -> Callable[..., Any]:
-    """A version of `np.asarray`, `np.asanyarray` or `np.array` that leaves traced arrays abstract.
+    """Return a version of `np.asarray`, `np.asanyarray` or `np.array` that leaves traced arrays abstract.
 
     Without traced arrays it is NumPy's function `real`. Orders other than C and K, and options that cannot be traced,
     end the trace.
@@ -171,7 +171,7 @@ def _made(real: Callable[..., Any], always_copies: bool) -> Callable[..., Any]:
 
 
 def _ascontiguousarray(a: Any, dtype: Any = None, *, like: Any = None) -> Any:
-    """`np.ascontiguousarray` for traced arrays, and for others."""
+    """Return what `np.ascontiguousarray` returns, for traced arrays too."""
     if not _holds_traced(a) or like is not None:
         return np.ascontiguousarray(a, dtype) if like is None else np.ascontiguousarray(a, dtype, like=like)
     made = _asarray(a, dtype, order="C")
@@ -179,14 +179,14 @@ def _ascontiguousarray(a: Any, dtype: Any = None, *, like: Any = None) -> Any:
 
 
 def _asarray_chkfinite(a: Any, dtype: Any = None, order: Any = None) -> Any:
-    """`np.asarray_chkfinite`, which has to see values: traced ones stop tracing."""
+    """Return what `np.asarray_chkfinite` returns; a traced array ends the trace, because its values are needed."""
     if _holds_traced(a):
         _stop("asarray_chkfinite")
     return np.asarray_chkfinite(a, dtype, order)
 
 
 def _refused(name: str) -> Callable[..., Any]:
-    """A version of a function that stops tracing when it is given traced arrays."""
+    """Return a version of a function that stops tracing when it is given traced arrays."""
 
     def refuse(a: Any, *more: Any, **options: Any) -> Any:
         if _holds_traced(a):
@@ -197,7 +197,7 @@ def _refused(name: str) -> Callable[..., Any]:
 
 
 def _errstate(**modes: Any) -> np.errstate:
-    """`np.errstate`, with which a trace gives no warnings that the call gives as well."""
+    """Return `np.errstate`; in a trace that hears warnings, "warn" becomes "call"."""
     tracer = active_tracer.get()
     if tracer is not None:
         tracer.warns_anyway |= "warn" in modes.values()

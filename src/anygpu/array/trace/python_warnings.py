@@ -1,6 +1,6 @@
 """Warnings that are given while a function is traced, such as that of `np.mean` for an empty constant.
 
-The call itself gives them too. Filters that show a warning once for each line hold the second one back. Where a filter
+The call gives the same warnings. Filters that show a warning once for each line hide the second one. Where a filter
 shows each warning, the trace ends instead.
 """
 
@@ -25,8 +25,8 @@ _SHOW = getattr(getattr(warnings, "_showwarnmsg", None), "__code__", None)
 def shown_once(tracer: AbstractDevice) -> Iterator[None]:
     """End the trace where it would show a warning that the call shows as well.
 
-    A hook of `sys.setprofile` sees that in this thread alone; other filters, or another hook of `warnings`, would
-    change what other threads show. Where a profiler has its own hook, a warning may be shown twice.
+    A hook of `sys.setprofile` sees that in this thread only; other filters, or another hook of `warnings`, would
+    change what other threads show. Where a profiler has set its own hook, a warning may be shown twice.
     """
     found: Any = warnings.filters
     if _SHOW is None or sys.getprofile() is not None or not any(each[0] in _EACH_TIME for each in found):

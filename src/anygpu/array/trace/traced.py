@@ -28,12 +28,12 @@ from anygpu.program.transforms import in_single_precision
 
 Precision = Literal["float32"]
 
-#: Why a call runs on NumPy whose arguments `Traced.lies_otherwise`.
+#: The reason for a call on NumPy if `Traced.lies_otherwise`.
 LIES_OTHERWISE = "its last bits follow from how its arguments lie in memory, which native code knows for C's order."
 
 
 class NotTraceable(NamedTuple):
-    """Why a function did not become a program: it is called as it is, on the host."""
+    """The reason why a function has no program and runs on the host."""
 
     #: A clause that goes on after the function's name: "it branches on an array value …".
     reason: str
@@ -41,7 +41,7 @@ class NotTraceable(NamedTuple):
     line: str | None = None
     #: Whether a later trace, with more time, may succeed.
     for_now: bool = False
-    #: What the function itself raised while it was traced.
+    #: The error that the function itself raised while it was traced.
     error: Exception | None = None
 
 
@@ -59,17 +59,17 @@ class ReturnedLeaf(NamedTuple):
     own: bool = False
     #: The axes of a result in the order of memory, where that is not C's.
     order: tuple[int, ...] = ()
-    #: The leaf before it that is the same object, for a view that is returned more than once.
+    #: For a view that is returned more than once, the earlier leaf that is the same object.
     twin: int | None = None
 
 
 def _lies_as_c(array: Any) -> bool:
-    """Whether it lies in memory as C has it; NumPy adds others in pieces, or in another order."""
+    """Return whether an array is in C order; NumPy adds others in pieces, or in another order."""
     return array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative  # type: ignore[no-any-return]
 
 
 def _lies_forwards(array: Any) -> bool:
-    """Whether no axis runs backwards in memory, for which NumPy has other loops."""
+    """Return whether no axis of an array runs backwards, for which NumPy has other loops."""
     return array.flags.forc or min(array.strides, default=0) >= 0
 
 
@@ -82,7 +82,7 @@ class TraceResult(NamedTuple):
     texts: list[str]
     fixed: list[Any]
     digests: list[bytes]
-    #: How the return value is nested, and its leaves; where arrays were there is `None`.
+    #: The nesting of the return value, and its leaves, with `None` in place of arrays.
     structure: Structure
     returned: list[Any]
     leaves: list[ReturnedLeaf | None]
@@ -133,15 +133,15 @@ class Traced:
         "warns_anyway",
     )
 
-    #: What is computed.
+    #: The computation.
     program: Program
     #: Which of float and int are constants of the program: another value needs another program.
     by_value: frozenset[type]
-    #: Whether every bit of its results is NumPy's.
+    #: Whether every bit of its results has to be NumPy's.
     is_exact: bool
-    #: Whether matrices of complex numbers are multiplied, of whose infinities BLAS decides which are NaN.
+    #: Whether it multiplies complex matrices, where BLAS decides which infinities become NaN.
     has_complex_products: bool
-    #: Where the numbers among the arguments, and what Python computes from them, are in the program's inputs.
+    #: The inputs that are numbers: arguments, and values that Python computes from them.
     numbers: slice
     #: Lines on which the user has turned NumPy's warnings off.
     quiet_lines: frozenset[tuple[str, int]]
@@ -202,14 +202,14 @@ class Traced:
         )
 
     def only_on_numpy(self, rounding: Rounding) -> str | None:
-        """Why a device that rounds so does not give the bits of it that matter, as a sentence; `None` if it does."""
+        """Return why a device that rounds like this misses NumPy's bits where they matter, as a sentence, or `None`."""
         why = why_not(self.program, rounding, throughout=self.is_exact)
         return f"{why}, and only numpy has the same." if why is not None else None
 
     def lies_otherwise(self, inputs: Sequence[Any]) -> bool:
-        """Whether bits that matter follow from how arguments lie in memory, and these lie in another way than is known.
+        """Return whether bits that matter depend on the memory layout of arguments, and these have an unknown one.
 
-        That is C's order for sums, and any forwards for functions.
+        The known layout is C order for sums, and any without reversed axes for functions.
         """
         if self._needs is None:
             self._needs = judged(self.program, "complex", throughout=self.is_exact).needs
@@ -221,7 +221,7 @@ class Traced:
     def read(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> list[Any] | None:
-        """The values of all captures for this call, by position; `None` when a guard fails.
+        """Return the values of all captures for this call, by position; `None` when a guard fails.
 
         Arrays that were different objects when the function was traced have to be so still: a function may compare
         identities, or write to one of two.
@@ -235,11 +235,11 @@ class Traced:
 
     @property
     def has_deciding_captures(self) -> bool:
-        """Whether data or functions decide what it does, other than what a call's signature says."""
+        """Return whether data or functions decide what it does, other than what a call's signature says."""
         return bool(self._deciding)
 
     def decides_alike(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-        """Whether the data and functions that decide what the function does are as they were; inputs are not looked at.
+        """Return whether the objects that decide what the function does are unchanged, without looking at inputs.
 
         It is quicker than `read`, for calls on the host that only must not write to their arguments.
         """
@@ -256,7 +256,7 @@ class Traced:
         return True
 
     def changed(self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str | None:
-        """The user's name of the first capture whose guard fails, for messages; `None` if none does."""
+        """Return the user's name of the first capture whose guard fails, for messages; `None` if none does."""
         roots = (arguments, keywords, as_function(function))
         values: list[Any] = []
         for kind, parent, read, key, test, expected, name in self._captures:
@@ -273,11 +273,11 @@ class Traced:
     def inputs(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> CallInputs | None:
-        """What the program takes, one for each of `program.inputs`; `None` when it is not this call's program.
+        """Return what the program takes, one for each of `program.inputs`; `None` when it is not this call's program.
 
         Arrays among the arguments come first, in their order and without those that the function does not use; then
-        numbers, as arrays without axes; then arrays from outside, as they are now; then what the function makes
-        itself. The arrays are the caller's own: with `precision="float32"` the code that runs the program narrows them.
+        numbers, as arrays without axes; then arrays from outside, as they are now; then what the function makes itself.
+        The arrays are the caller's own: with `precision="float32"` the code that runs the program narrows them.
         """
         found = self.arrays(function, arguments, keywords)
         return None if found is None else CallInputs(*found)
@@ -285,8 +285,8 @@ class Traced:
     def arrays(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[list[Any], list[Any]] | None:
-        """The parts of `CallInputs`: the program's inputs, and the values of all captures; `None` when it is not its
-        program.
+        """Return the parts of `CallInputs`: the program's inputs, and the values of all captures; `None` when it is not
+        its program.
 
         It is also `None` where Python raises for an expression over numbers: the function itself shall raise that.
         """
@@ -307,8 +307,8 @@ class Traced:
         return inputs, values
 
     def inputs_reader(self) -> Callable[[tuple[Any, ...], dict[str, Any], Any], list[Any] | None] | None:
-        """The inputs of the program as one compiled function of a call; `None` where reading captures is not all there
-        is to do.
+        """Return the inputs of the program as one compiled function of a call; `None` where reading captures is not all
+        there is to do.
 
         That is so with expressions over numbers, arrays that the function makes itself, or more than two distinct
         arrays.
@@ -320,11 +320,11 @@ class Traced:
 
     @property
     def returns_result(self) -> bool:
-        """Whether the function returns the result of the program as it is."""
+        """Return whether the function returns the result of the program unchanged."""
         return self._single
 
     def rebuild(self, results: Sequence[Any], given: CallInputs | None = None) -> Any:
-        """The function's return value, from what the program gave for the call that `given` was read for.
+        """Return the function's return value, from what the program gave for the call that `given` was read for.
 
         Arguments that are returned, and views of them, are made of the caller's own arrays; results that share memory
         with an input or another result are copied. Without `given` the word `ARGUMENT` stands in the place of
@@ -361,12 +361,12 @@ class Traced:
 
     @property
     def results_returned(self) -> list[int | None]:
-        """The number of the program's result that each leaf of the return value is; `None` for a leaf that is none."""
+        """The position of the result that each leaf of the return value is; `None` for a leaf that is not one."""
         return [None if leaf is None else leaf.which for leaf in self._leaves]
 
     @property
     def reorders(self) -> bool:
-        """Whether a result lies in memory in another order than C's."""
+        """Return whether a result lies in memory in another order than C's."""
         return any(leaf is not None and leaf.order for leaf in self._leaves)
 
     @property
@@ -376,11 +376,13 @@ class Traced:
 
     @property
     def owns(self) -> list[bool]:
-        """Whether each leaf of the return value is a result with memory of its own: no argument, and no view."""
+        """Return whether each leaf of the return value is a result with memory of its own: no argument, and no view."""
         return [leaf is None or (leaf.argument is None and not leaf.path) for leaf in self._leaves]
 
     def without_arguments(self, value: Any) -> Any:
-        """The return value with arguments, and views of them, replaced by `ARGUMENT`; they alias the caller's data."""
+        """Return the return value with arguments, and views of them, replaced by `ARGUMENT`; they alias the caller's
+        data.
+        """
         if not any(leaf is not None and leaf.argument is not None for leaf in self._leaves):
             return value
         leaves, structure = flatten(value)
@@ -398,13 +400,13 @@ _Step = tuple[int, Callable[[Any, Any], Any], Any, Callable[[Any, Any], bool], A
 
 #: Captures that may be others at any call: data, and functions of Python under a name that can be bound again.
 _WATCHED = frozenset(("value", "container", "object", "function", "method", "partial"))
-#: What is only another one where somebody replaces parts of a function.
+#: Steps whose values change only if code replaces parts of a function.
 _OF_CODE = (STEPS["default"], STEPS["keyword default"], STEPS["defaults"], STEPS["globals"])
 
 
 def _steps_to_watched(captures: tuple[Capture, ...]) -> list[_Step]:
-    """The steps to all captures whose change would make the function do something else, beyond what a call's signature
-    says.
+    """Return the steps to all captures whose change would make the function do something else, beyond what a call's
+    signature says.
 
     Parents come before children, as in the captures themselves, so that one pass reads them.
     """
@@ -421,8 +423,8 @@ def _steps_to_watched(captures: tuple[Capture, ...]) -> list[_Step]:
 
 
 def _made(result: Any, leaf: ReturnedLeaf) -> Any:
-    """A result of the program in the memory that NumPy's would have: copied into another order of axes, or to be its
-    own.
+    """Return a result of the program in the memory that NumPy's would have: copied into another order of axes, or to be
+    its own.
     """
     if leaf.order:
         return copy_in_order(result, leaf.order)
@@ -430,7 +432,7 @@ def _made(result: Any, leaf: ReturnedLeaf) -> Any:
 
 
 def _are_new(result: TraceResult) -> bool:
-    """Whether all arrays that are returned are new, and no two are the same."""
+    """Return whether all arrays that are returned are new, and no two are the same."""
     whole = [each for each in result.leaves if each is not None]
     made = [each.which for each in whole if each.argument is None and not each.path]
     if len(set(made)) != len(whole):
@@ -446,7 +448,7 @@ ARGUMENT = "an argument"
 
 
 def as_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The method behind a callable object; a function is itself."""
+    """Return the method behind a callable object; a function is itself."""
     if isinstance(function, FunctionType | MethodType | functools.partial):
         return function
     by_class = next((vars(cls)["__call__"] for cls in type(function).__mro__ if "__call__" in vars(cls)), None)
@@ -454,15 +456,15 @@ def as_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def same(result: Any) -> Any:
-    """The result as it is."""
+    """Return the result unchanged."""
     return result
 
 
 def as_python_gives(result: Any) -> Any:
-    """A result without axes as a number of Python's."""
+    """Return a result without axes as a number of Python's."""
     return result.item()
 
 
 def as_numpy_gives(result: Any) -> Any:
-    """A result without axes as a NumPy scalar, as NumPy's functions give it; an `Array` as it is."""
+    """Return a result without axes as a NumPy scalar, as NumPy's functions do; an `Array` unchanged."""
     return result[()] if type(result) is np.ndarray else result

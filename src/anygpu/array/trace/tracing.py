@@ -67,16 +67,16 @@ class TraceAttempt(NamedTuple):
 
 
 def family(kind: type[Any]) -> type[Any]:
-    """The type of Python's that a type of numbers goes with."""
+    """Return the type of Python's that a type of numbers goes with."""
     return float if issubclass(kind, float | np.floating) else int
 
 
-#: Numbers beyond this are constants of the program: so many are data that should be an array.
+#: More numbers are constants of the program: they are data that should be an array.
 MAX_SCALAR_INPUTS = 32
 
 
 def scalar_inputs(search: CaptureSearch, attempt: TraceAttempt) -> frozenset[int]:
-    """The positions of the numbers that are inputs, at most `MAX_SCALAR_INPUTS`; others are constants."""
+    """Return the positions of the numbers that are inputs, at most `MAX_SCALAR_INPUTS`; others are constants."""
     found = [
         position
         for position, each in enumerate(search.captures)
@@ -94,10 +94,10 @@ class Failure(NamedTuple):
 
 
 def attempt_to_trace(search: CaptureSearch, attempt: TraceAttempt, views: bool) -> TraceResult | Failure:
-    """Trace the function twice, and compare both programs; the result of the second call, or why there is none.
+    """Trace the function twice and compare the programs; return the second result, or why there is none.
 
-    `Failure.of_values` says that another attempt may succeed, in which numbers or arrays from outside have their
-    values. Exceptions that belong to an interrupt handler of the user's are raised.
+    `Failure.of_values` says that another attempt may succeed, with numbers or outer arrays as constants. Exceptions
+    from the user's interrupt handlers are raised.
     """
     tracer = AbstractDevice()
     try:
@@ -117,7 +117,7 @@ def attempt_to_trace(search: CaptureSearch, attempt: TraceAttempt, views: bool) 
             return Failure(NotTraceable(tracer.reason), tracer.asked_of_known)
         # It may be because of what stands there instead; when nothing does, it is the function's own.
         error.__traceback__ = None if _is_ours(error) else error.__traceback__
-        # What the function makes of an error of ours has our words.
+        # Hide exceptions derived from ours: their text names anygpu types.
         own = None if error.__traceback__ is None or tracer.raised is not None else error
         return Failure(NotTraceable(f"it raises {_shown(error)}", error=own), True)
     if isinstance(second, NotTraceable):
@@ -127,7 +127,7 @@ def attempt_to_trace(search: CaptureSearch, attempt: TraceAttempt, views: bool) 
 
 
 def _shown(error: Exception) -> str:
-    """An error as text, even if it cannot be shown."""
+    """Return an error as text, even if it cannot be shown."""
     try:
         return repr(error)
     except Exception:  # noqa: BLE001 - an error that cannot even be shown
@@ -135,7 +135,7 @@ def _shown(error: Exception) -> str:
 
 
 def _unfollowed(first: AbstractDevice, second: AbstractDevice) -> str | None:
-    """An array that both calls met was not made by the function, and how the function found it is unknown."""
+    """Return why the trace ends at an array that both calls met and did not make; `None` if there is none."""
     stayed = [each for identity, each in second.owners.items() if first.owners.get(identity) is each]
     if not stayed:
         return None
@@ -217,7 +217,7 @@ def _record(
 
 
 def _of_the_users(structure: Structure) -> Structure:
-    """The same with the user's own classes in the place of those that were made for the copies."""
+    """Return the same with the user's own classes in the place of those that were made for the copies."""
     if structure.container is None:
         return structure
     children = tuple(map(_of_the_users, structure.children))
@@ -225,7 +225,7 @@ def _of_the_users(structure: Structure) -> Structure:
 
 
 def _reason(error: AnyGPUError) -> str:
-    """Why a function cannot be traced, from the error that tracing met."""
+    """Return why a function cannot be traced, from the error that tracing met."""
     if isinstance(error, ValueNeeded):
         at = f" ({error.line})" if error.line else ""
         return f"it {VALUE_NEEDED}{at}; use np.where()"
@@ -233,10 +233,10 @@ def _reason(error: AnyGPUError) -> str:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether an error may come from the function being called with abstract arrays, and not from the function itself.
+    """Return whether an error may come from the abstract arrays rather than from the function itself.
 
-    Then the function may be right, so it is called as it is: that shows its own error, if it has one. An error that a
-    `raise` statement in the user's own code raised is the user's.
+    The function may be right then, so it is called with its real arguments, which shows its own error if it has one. An
+    error that a `raise` statement in the user's own code raised is the user's.
     """
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
@@ -258,7 +258,7 @@ _RAISE = opcode.opmap["RAISE_VARARGS"]
 def _drawn(
     tracer: AbstractDevice, arrays: dict[int, Array] | None, returned: list[Any], structure: Structure
 ) -> TraceResult | NotTraceable:
-    """The program from what was given to what was returned, and how each returned leaf is made of its results.
+    """Return the program from what was given to what was returned, and how each returned leaf is made of its results.
 
     Inputs are ordered: arguments, numbers, arrays from outside, arrays that the function made. Refuses a result that
     NumPy may raise for and that is discarded, as the program would not compute it.
@@ -303,12 +303,12 @@ def _drawn(
     only_heard = next(filter(None, map(_only_numpy_warns, in_order([*tracer.shown, *wanted]))), None)
     if only_heard is not None:
         return NotTraceable(only_heard)
-    # What is not used has to be computed where NumPy may warn of it: results that are not returned. The reference of a
-    # user's kernel is asked for types and shapes with arrays that are no input, and computes nothing.
+    # Unused results must be computed if NumPy may warn about them. The reference of a user's kernel is traced for types
+    # and shapes with arrays that are no inputs, and computes nothing.
     for value in unused(tracer.shown, wanted, partial(_may_warn, tracer)):
         if all(isinstance(each.buffer, _INPUTS) for each in leaves_of([value])):
             result(value)
-    # Engines compute no element that is cut away, and NumPy warns of those too.
+    # NumPy also warns about elements that are cut away, which engines do not compute.
     shown = {id(behind) for value in tracer.shown for behind in _with_copied(value)}
     for value in cut_away(wanted, lambda value: id(value) in shown and _may_warn(tracer, value)):
         result(value)
@@ -333,7 +333,7 @@ def _drawn(
     )
 
 
-#: What the values of a program come from.
+#: The sources of a program's values.
 _INPUTS = ArrayInput | ScalarInput | CapturedConstant
 
 
@@ -361,7 +361,7 @@ def _with_copied(value: Value) -> Iterator[Value]:
 
 
 def _may_warn(tracer: AbstractDevice, value: Value) -> bool:
-    """Whether NumPy may warn of an operation on arrays, at a line where the user has not turned that off."""
+    """Return whether NumPy may warn about an operation on a line where the user has not silenced it."""
     op = value.op
     if op is None or value.device is None or not op.may_raise_flags or value.line in tracer.quiet_lines:
         return False
@@ -373,7 +373,7 @@ def _may_warn(tracer: AbstractDevice, value: Value) -> bool:
 
 
 def _only_numpy_warns(value: Value) -> str | None:
-    """Why a function has to stay on NumPy for a warning that leaves no trace in any result; `None` for most values."""
+    """Return why a warning that no result shows keeps a function on NumPy; `None` for most values."""
     op = value.op
     if isinstance(op, Binary) and op.fn in _ORDERS and KIND[value.inputs[0].spec.dtype] == "complex":
         return "it orders complex numbers, and NumPy warns where one of them is NaN"
@@ -383,17 +383,17 @@ def _only_numpy_warns(value: Value) -> str | None:
 
 
 _ORDERS = frozenset(("less", "less_equal", "greater", "greater_equal"))
-#: Of which NumPy warns for integers.
+#: Functions whose integer divisions by zero NumPy warns about.
 _QUOTIENTS = frozenset(("floor_divide", "remainder", "fmod"))
 
 
 def _kind_of(leaf: Any) -> str:
-    """The name of a value's class, for messages."""
+    """Return the name of a value's class, for messages."""
     return "value of an unknown kind" if type(leaf) is Unfollowed else original(type(leaf)).__name__
 
 
 def _order(buffer: Any) -> tuple[int, int]:
-    """The sort key of a program's inputs: arguments, numbers, arrays from outside, arrays that the function makes."""
+    """Return the sort key of a program input: arguments, numbers, outer arrays, arrays that the function makes."""
     if isinstance(buffer, ArrayInput):
         return (0 if buffer.is_argument else 2), buffer.position
     return (1, 0) if isinstance(buffer, ScalarInput) else (3, 0)
@@ -402,7 +402,7 @@ def _order(buffer: Any) -> tuple[int, int]:
 def _returned(
     array: Array, positions: dict[int, int] | None, result: Callable[[Value], int], layouts: Layouts
 ) -> ReturnedLeaf | str:
-    """How an array that is returned is made of results or captures; a clause that says why where it cannot be.
+    """Return how an array that is returned is made of results or captures; a clause that says why where it cannot be.
 
     `positions` are those of the arguments by identity; `result` gives the number of a result. Without `positions` views
     and arguments are results as well.
@@ -428,7 +428,7 @@ def _returned(
 
 
 def _difference(first: TraceResult, second: TraceResult) -> str | None:
-    """The reason why two traces do not describe one function; `None` if they agree."""
+    """Return the reason why two traces do not describe one function; `None` if they agree."""
     if first.program != second.program or first.structure != second.structure or first.texts != second.texts:
         return "it is not deterministic: two traces of it gave different programs"
     if first.digests != second.digests or first.reads != second.reads or first.leaves != second.leaves:
@@ -440,7 +440,7 @@ def _difference(first: TraceResult, second: TraceResult) -> str | None:
 
 
 def _unshared(program: Program, leaves: list[ReturnedLeaf | None]) -> list[ReturnedLeaf | None]:
-    """The leaves, marked to be copied where the user sees one result as two arrays, or an input as a result."""
+    """Return the leaves, marked to be copied where the user sees one result as two arrays, or an input as a result."""
     first: dict[int, int] = {}
     made: list[ReturnedLeaf | None] = []
     for leaf in leaves:
@@ -453,7 +453,7 @@ def _unshared(program: Program, leaves: list[ReturnedLeaf | None]) -> list[Retur
 
 
 def _same_static(one: Any, other: Any) -> bool:
-    """Whether two values that are no results of operations are the same."""
+    """Return whether two values that are no results of operations are the same."""
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
@@ -471,7 +471,7 @@ _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None), type(Elli
 def record(
     function: Callable[..., Any], *arguments: Any, precision: Precision | None = None, **options: Any
 ) -> Program:
-    """The program that `function(*arguments, **options)` performs on its arrays.
+    """Return the program that `function(*arguments, **options)` performs on its arrays.
 
     Arrays among the positional arguments (ours, NumPy's, or a `Spec` of shape and type), also in lists and dicts,
     become the program's inputs; everything else is passed on as it is. What the function returns, nested as it may be,
@@ -522,13 +522,13 @@ def trace(
     """Trace `function(*arguments, **keywords)` to a program, with guards that tell which later calls may use it.
 
     Floats and ints become inputs too, unless their type is in `by_value` or the function asks for their values: then
-    they are a part of the program, and `Traced.by_value` says so. Arguments that are returned, and views, are made
-    again on the host; without `views` they are results of the program. With `exact`, which says how native code
-    rounds, the program is one that gives NumPy's bits, as far as there is one.
+    they are part of the program, and `Traced.by_value` says so. Arguments that are returned, and views, are made again
+    on the host; without `views` they are results of the program. `exact` names how native code rounds, and asks for a
+    program that gives NumPy's bits wherever that is possible.
 
-    The function is called twice among copies of everything that it can reach, with arrays that have no values, and both
-    programs are compared: a function that does something else each time has none. Changes that it would make outside of
-    itself are made in the copies alone, and then it has no program either. After so many `seconds` it is given up, with
+    The function is called twice, among copies of everything that it can reach, with arrays that have no values, and
+    both programs are compared: a function that does something else each time cannot be traced. Nor can one that changes
+    anything outside of itself; only the copies are changed then. Tracing stops after `seconds`, with
     `NotTraceable.for_now`.
     """
     _check(precision)
@@ -555,7 +555,7 @@ def trace(
 
 
 def _attempts(search: CaptureSearch, by_value: frozenset[type]) -> list[TraceAttempt]:
-    """The attempts to make, from the most general program to the most particular one.
+    """Return the attempts to make, from the most general program to the most particular one.
 
     First all numbers are inputs, then ints and then floats are constants, and at last arrays from outside are too.
     """
@@ -571,7 +571,7 @@ def _attempts(search: CaptureSearch, by_value: frozenset[type]) -> list[TraceAtt
 
 
 def _guards(search: CaptureSearch, attempt: TraceAttempt, tracer: AbstractDevice) -> tuple[Capture, ...]:
-    """The captures with the guards of this attempt: inputs by type, shape and order, constants by their value.
+    """Return the captures with the guards of this attempt: inputs by type, shape and order, constants by their value.
 
     Where the function has asked for the memory layout or strides of an array, these are guarded too.
     """
@@ -594,13 +594,13 @@ def _guards(search: CaptureSearch, attempt: TraceAttempt, tracer: AbstractDevice
 
 
 def _same_layout(value: Any, expected: Any) -> bool:
-    """Whether an array passes its test, and has the same strides and flags."""
+    """Return whether an array passes its test, and has the same strides and flags."""
     test, facts, strides, flags = expected
     return bool(test(value, facts)) and value.strides == strides and value.flags.num == flags
 
 
 def _same_strides(value: Any, expected: Any) -> bool:
-    """Whether an array passes its test, and lies in memory as it did: contiguous, or with the same strides."""
+    """Return whether an array passes its test, and lies in memory as it did: contiguous, or with the same strides."""
     test, facts, strides, is_contiguous = expected
     if not test(value, facts):
         return False
@@ -609,7 +609,7 @@ def _same_strides(value: Any, expected: Any) -> bool:
 
 
 def _same_content(value: Any, expected: Any) -> bool:
-    """Whether an array passes its test, and has the same elements."""
+    """Return whether an array passes its test, and has the same elements."""
     test, facts, known = expected
     return bool(test(value, facts)) and digest(value) == known
 
@@ -621,7 +621,7 @@ def _check(precision: Any) -> None:
 
 
 def _spec_of(argument: Any) -> Spec | None:
-    """The shape and dtype of an argument, or `None` if it is no array."""
+    """Return the shape and dtype of an argument, or `None` if it is no array."""
     if isinstance(argument, Spec):
         return argument
     # Not what is behind a tensor: asking for that would bring it to its device.
@@ -631,10 +631,10 @@ def _spec_of(argument: Any) -> Spec | None:
 
 
 def _nothing(function: Callable[..., Any]) -> str:
-    """The message for a function that returns no array."""
+    """Return the message for a function that returns no array."""
     return f"{_name(function)} returns no array, so there is nothing to trace."
 
 
 def _name(function: Callable[..., Any]) -> str:
-    """The name of a function, for messages."""
+    """Return the name of a function, for messages."""
     return getattr(function, "__name__", repr(function))

@@ -171,7 +171,7 @@ class _Accessors:
     def _vector_load(
         self, text: Printer, name: str, lengths: Mapping[str, int], number: int, axes: tuple[str, str], used: set[str]
     ) -> str | None:
-        """A load of four neighbours of an operand as text, or None where they do not lie side by side."""
+        """Return a load of four neighbours of an operand as text, or None where they do not lie side by side."""
         accessor = VectorAccessor(self.builder, text, lengths, axes[1], 4)
         if not accessor.possible:
             return None

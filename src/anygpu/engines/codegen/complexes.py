@@ -98,7 +98,7 @@ def binary(fn: BinaryFunction, x: Pair, y: Pair, name: Namer, made_by: MadeBy = 
 
 
 def as_numpy(fn: UnaryFunction | BinaryFunction, operands: tuple[Pair, ...]) -> tuple[Expr, ...]:
-    """A product or a magnitude with the last bits of NumPy's loops over arrays; for processors only."""
+    """Return a product or a magnitude with the last bits of NumPy's loops over arrays; only processors can."""
     (a, b), *others = operands
     if fn == "abs":
         return (Apply("numpys_length", (a, b), a.type),)
@@ -233,7 +233,7 @@ def _multiply(x: _Complex, y: _Complex) -> _Complex:
 
 
 def _divide(x: _Complex, y: _Complex, keep: _Keep) -> _Complex:
-    """Smith's method: both are turned by a right angle where that makes the divisor's real part the larger one.
+    """Divide by Smith's method: turn both by a right angle if that makes the divisor's real part the larger one.
 
     As in NumPy, the reciprocal of the divisor multiplies: that of a subnormal number is infinite.
     """

@@ -80,7 +80,7 @@ def binary(fn: BinaryFunction, dtype: DType, x: Expr, y: Expr, made_by: MadeBy =
 
 
 def _tested_length(fn: BinaryFunction, x: Expr, limit: Expr, made_by: MadeBy) -> Expr | None:
-    """Whether NumPy's magnitude of a complex number is below a number of the program, mostly by its square."""
+    """Return whether NumPy's magnitude of a complex number is below a number of the program, mostly by its square."""
     maker = made_by(x)
     if maker is None or maker.fn != "numpys_length" or not isinstance(limit, Literal):
         return None

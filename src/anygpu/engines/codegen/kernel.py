@@ -109,10 +109,10 @@ class Output(msgspec.Struct, frozen=True):
 MINUS_ONE = 1 << 31
 
 
-#: What a run of native code has noted, as bits: a NaN or an infinity in a result; one that no result shows; arithmetic
-#: of single whole numbers that did not fit into their type; a float that is cast to a whole number and is none of it.
+#: Bits that a run of native code notes: a NaN or an infinity in a result; one that no result shows; integer arithmetic
+#: of scalars that overflows; a float out of range that is cast to an integer.
 RESULT, HIDDEN, WRAPPED, BEYOND = 1, 2, 4, 16
-#: In place of `RESULT`, of results that nests have not computed.
+#: In place of `RESULT`, for results that nests have not computed.
 UNKNOWN = 8
 
 

@@ -302,7 +302,7 @@ def is_short(program: Program, position: int) -> bool:
 
 
 def is_row_reduction(program: Program, root: int, target: Target | None = None) -> bool:
-    """Reductions, and products of a matrix and a vector: one sum for each element of the result.
+    """Return whether an operation is a reduction, or a product of a matrix and a vector: one sum for each result.
 
     On a processor, which is a target with narrow subgroups, a vector times a wide matrix is better done as products of
     matrices are: down many columns at once.

@@ -155,7 +155,7 @@ class CompileChild:
                     return f"-LLVM's process ended with code {code}. {words}".encode()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        """The child, started if it is not running; call it with the lock held.
+        """Return the child, started if it is not running; call it with the lock held.
 
         Call it in `no_fork`: a process that is forked while pipes are being made would keep the ends that close here.
         It runs without the user's site packages and at a lower priority. Raises `_NoChild` where it cannot be started.
@@ -243,7 +243,7 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes | None:
 
 
 def _read(stream: IO[bytes], count: int) -> bytes | None:
-    """So many bytes of a stream without a buffer; `None` where it ends before."""
+    """Read exactly `count` bytes from an unbuffered stream; return `None` if it ends before."""
     parts = []
     while count:
         parts.append(stream.read(count))

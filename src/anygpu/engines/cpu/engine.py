@@ -89,15 +89,15 @@ class CpuExecutable:
             self.call = python_function(self._runtime.call, self.plan, self._code, self._constants)
 
     def __call__(self, arrays: Sequence[HostArray]) -> list[HostArray]:
-        """The results for these arguments. They are new arrays, which share memory with nothing.
+        """Return the results for these arguments, as new arrays that share memory with nothing.
 
-        NumPy computes them where a float is cast to whole numbers and is none of them: what that gives is NumPy's.
+        NumPy computes them if a float that is cast to an integer is out of range: only NumPy's result counts then.
         """
         results, noted = self.checked(arrays)
         return self.on_numpy(arrays) if noted & BEYOND else results
 
     def on_numpy(self, arrays: Sequence[HostArray]) -> list[HostArray]:
-        """The results as NumPy computes them."""
+        """Return the results as NumPy computes them."""
         return [np.array(each, order="C") for each in lowering.run(self.program, arrays)]
 
     def checked(self, arrays: Sequence[HostArray]) -> tuple[list[HostArray], int]:
@@ -282,7 +282,7 @@ class CpuEngine(HostArrays):
 
     def __init__(self) -> None:
         self._executables: ProgramCache[CpuExecutable] = ProgramCache()
-        #: What the last program of each thread has noted.
+        #: The bits that the last program of each thread has noted.
         self._last = threading.local()
 
     def discover(self) -> list[Device | Unavailable]:
@@ -327,7 +327,7 @@ class CpuEngine(HostArrays):
         return self._native(program)
 
     def direct(self, program: Program, device: Device) -> DirectRun:
-        """A function that runs the program on arrays, and tells what was noted on the way."""
+        """Return a function that runs the program on arrays, and tells what was noted on the way."""
         native = self._native(program)
 
         def run(arrays: Sequence[HostArray]) -> tuple[list[HostArray], int]:

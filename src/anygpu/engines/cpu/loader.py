@@ -188,7 +188,7 @@ def _sources() -> str:
 
 @cache
 def _kept(folder: str) -> DiskCache:
-    """The images on disk for this version, compiler, and NumPy: the layout of its objects, and its loops."""
+    """Return the images on disk for this version, compiler, and NumPy: the layout of its objects, and its loops."""
     numpy_abi = np._core._multiarray_umath._get_ndarray_c_version()  # type: ignore[attr-defined]
     compiler = (mark_of_llvmlite(), compile_child.PASSES, compile_child.FORMAT)
     stamp = msgspec.json.encode((__version__, compiler, numpy_abi, mark_of_numpy(), object.__basicsize__))

@@ -1,8 +1,7 @@
 """NumPy's inner loops by address, for native code that has to give NumPy's last bits.
 
-A ufunc has a table of loops, of which NumPy takes the first one for the types of its operands. That NumPy's objects are
-laid out as is assumed here is looked at for each ufunc, and each loop has to give on a few numbers what the ufunc does,
-before native code calls it.
+A ufunc has a table of loops, and NumPy takes the first one for the types of its operands. Before native code calls a
+loop, the assumed layout of the ufunc object is checked, and the loop must give the ufunc's results on a few numbers.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ from anygpu.program.graph import Node, Program
 from anygpu.program.ops.elementwise import BitwiseBinary
 from anygpu.program.primitives import Binary
 
-#: Where the fields of a ufunc are, behind the header of an object.
+#: The offsets of a ufunc's fields, after the header of the object.
 _NARGS, _FUNCTIONS, _DATA, _NTYPES, _TYPES = 8, 16, 24, 32, 48
-#: More numbers than any vector has lanes, and no multiple of them.
+#: More numbers than any vector has lanes, and not a multiple of that.
 _COUNT = 83
 _LOOP = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
 
 
 def mark_of_numpy() -> tuple[str, tuple[str, ...]]:
-    """What NumPy's last bits depend on: its version, and the features of the processor that it uses."""
+    """Return what NumPy's last bits depend on: its version, and the processor features that it uses."""
     features = np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]
     return np.__version__, tuple(sorted(name for name, is_used in features.items() if is_used))
 
 
 @cache
 def rounding() -> Rounding:
-    """How native code rounds beside this NumPy: complex numbers too, where both take the same steps.
+    """Return how native code rounds beside this NumPy: "complex" if products and magnitudes agree too, else "real".
 
-    NumPy's products of complex numbers have one product of each part not rounded, and magnitudes a square, where the
-    processor has an instruction for that. Other versions of NumPy may not.
+    NumPy's complex products leave one product of each part unrounded, and its magnitudes leave a square, where the
+    processor has fused multiply-add. Other versions of NumPy may not.
     """
     numbers = 1 + np.arange(4 * _COUNT) * 0.6180339887498949 % 1
     for dtype in ("complex64", "complex128"):
@@ -52,11 +51,11 @@ def rounding() -> Rounding:
 
 
 def _is_fused(one: Any, other: Any) -> bool:
-    """Whether NumPy's products and magnitudes are those of `builtins.cl`."""
+    """Return whether NumPy's products and magnitudes have the bits of those in `builtins.cl`."""
     number = one.real.dtype.type
 
     def fused(a: Any, b: Any, c: Any) -> Any:
-        """a · b + c, rounded once: of 24 bits each a double has all of it, and else Python's whole numbers do."""
+        """Return a · b + c, rounded once: a double is exact for 24 bits, and Python integers for more."""
         if number is np.float32:
             return np.float32(float(a) * float(b) + float(c))
         (x, of_x), (y, of_y), (z, of_z) = (float(each).as_integer_ratio() for each in (a, b, c))
@@ -73,7 +72,7 @@ def _is_fused(one: Any, other: Any) -> bool:
 
 
 def loop_symbols(names: Iterable[str]) -> dict[str, int]:
-    """The addresses of loops such as "numpy.exp.float64", and of their data. Raises `CannotCompile`."""
+    """Return the addresses of loops such as "numpy.exp.float64", and of their data. Raises `CannotCompile`."""
     found: dict[str, int] = {}
     for name in names:
         _, fn, dtype = name.split(".")
@@ -83,7 +82,7 @@ def loop_symbols(names: Iterable[str]) -> dict[str, int]:
 
 @cache
 def _loop(fn: str, dtype: str) -> tuple[int, int]:
-    """The addresses of the loop of a function, and of its data."""
+    """Return the addresses of the loop of a function, and of its data."""
     ufunc: Any = getattr(np, FUNCTIONS[fn].numpy_name)
     at = id(ufunc) + object.__basicsize__
     count, ntypes = _number(at + _NARGS), _number(at + _NTYPES)
@@ -101,7 +100,7 @@ def _loop(fn: str, dtype: str) -> tuple[int, int]:
 
 
 def _gives_the_same(ufunc: Any, dtype: str, loop: int, data: int) -> bool:
-    """Whether a loop, called as native code calls it, has the bits of the ufunc."""
+    """Return whether a loop, called as native code calls it, has the ufunc's bits."""
     given = [np.linspace(0.1, 0.9 + number, _COUNT, dtype=dtype) for number in range(ufunc.nin)]
     result = np.empty(_COUNT, dtype)
     arrays = [*given, result]
@@ -123,7 +122,7 @@ def _gives_the_same(ufunc: Any, dtype: str, loop: int, data: int) -> bool:
 # processor has the same bits, with fused instructions or without.
 
 
-#: Pairs of which the exact length is rounded to another float than its double is, up and down.
+#: Pairs whose exact length rounds to another float than its double does, up and down.
 _ROUNDED_TWICE = (
     ("0x1.febea6p+0", "0x1.ff5f3ap-12"),
     ("0x1.93e35ap+0", "0x1.c6be12p-12"),
@@ -136,7 +135,7 @@ _EXTREME = (0.0, -0.0, 1.0, -3.0, 1e-45, 2e-39, 3e38, -3e38, np.inf, -np.inf, np
 
 
 def with_steps(program: Program) -> Program:
-    """The program with the steps of NumPy's loops in place of calls, where these are known."""
+    """Return the program with known steps of NumPy's loops in place of calls to them."""
     if not any(_has_steps(program, node) for node in program.nodes) or not _is_rooted_as_double():
         return program
     nodes = [
@@ -153,7 +152,7 @@ def _has_steps(program: Program, node: Node) -> bool:
 
 @cache
 def _is_rooted_as_double() -> bool:
-    """Whether NumPy's lengths are those of glibc, which has rounded them so in every version that is known."""
+    """Return whether NumPy's lengths are those of glibc, which has rounded them so in every known version."""
     if sys.platform != "linux" or not (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc"):
         return False
     numbers = 1 + np.arange(2 * _COUNT) * 0.6180339887498949 % 1

@@ -220,10 +220,10 @@ class NestPool:
             self._state.ready = 1
 
     def forget_threads(self) -> None:
-        """In a process that was forked: there are none."""
+        """Forget the threads in a forked child, which has none of them."""
         self._started = 0
         state = self._state
-        # Parts of a run that nothing has taken yet are of a thread that is not here either.
+        # Parts of a run that are not taken yet belong to a thread that the child does not have.
         state.ticket = state.ready = state.workers = state.busy = state.sleepers = state.waiting = 0
 
 
@@ -323,7 +323,7 @@ class RecycledMemory:
         return int(self._trim())
 
     def forget_threads(self) -> None:
-        """In a process that was forked: begin with an empty list if a thread was changing it."""
+        """Start with an empty list in a forked child, if a thread was changing it."""
         state = self._state
         if state.busy:
             ctypes.memset(ctypes.addressof(state.list), 0, ctypes.sizeof(state.list))

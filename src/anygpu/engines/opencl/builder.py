@@ -47,7 +47,7 @@ def _of_table(functions: Iterable[str]) -> str:
     return " ".join(FUNCTIONS[fn].opencl for fn in functions if FUNCTIONS[fn].opencl)
 
 
-#: Built-in functions by what they take, which is how they are declared; "float, 2" takes two numbers of a float type.
+#: Built-in functions by their parameters, for their declarations; "float, 2" is two numbers of a float type.
 _FAMILIES = {
     "work item": (
         "get_global_id get_global_offset get_global_size get_group_id get_local_id get_local_size get_num_groups"
@@ -248,9 +248,10 @@ class KernelFunction:
     def __init__(
         self, program: Any, kernel: Any, buffer_places: Sequence[int], number_places: Sequence[tuple[int, int]]
     ) -> None:
-        """A compiled function, and the arguments that it is bound to at the moment.
+        """Hold a compiled function, and the arguments that it is bound to at the moment.
 
-        Where its buffers are among its arguments, and its numbers, these with their sizes in bytes.
+        `buffer_places` are the positions of buffers among its arguments, `number_places` those of numbers, with their
+        sizes in bytes.
         """
         self.program = program
         self.kernel = kernel
@@ -380,7 +381,7 @@ class Builder:
         return KernelFunction(program, compiled, range(buffers), [(buffers + each, 4) for each in range(numbers)])
 
     def reflected(self, source: str, entry: str | None, title: str) -> Reflected:
-        """What a user's kernel takes. Raises `InvalidKernel` where it does not compile."""
+        """Return what a user's kernel takes. Raises `InvalidKernel` where it does not compile."""
         try:
             program = self._from_source(source, [ARGUMENT_INFO])
         except cl.Error as error:
@@ -459,12 +460,12 @@ _CLANG = re.compile(
     r"(?:fatal )?error: (?P<path2>[^\n:]*):(?P<line2>\d+):(?P<column2>\d+): )(?P<words>[^\n]*)$",
     re.MULTILINE,
 )
-#: No message needs to be longer for a person.
+#: The longest message that is passed on, in characters.
 _MOST_WORDS = 4000
 
 
 def complaint_of_clang(title: str, words: str) -> InvalidKernel:
-    """The error with what Clang says of a user's text: the first place, and all messages, each with its own."""
+    """Return the error with what Clang says of a user's text: the first place, and all messages, each with its own."""
     found = list(_CLANG.finditer(words))
     if not found:
         return InvalidKernel(title, words.strip()[:_MOST_WORDS])

@@ -1,4 +1,4 @@
-"""What a compiled OpenCL C kernel takes, as its driver says: names, types, address spaces and const.
+"""Reflect a compiled OpenCL C kernel: its arguments with their names, types, address spaces and const.
 
 The driver is asked (`clGetKernelArgInfo`), so whatever its compiler understands is understood, macros and all. The
 program has to be built with `ARGUMENT_INFO`.
@@ -34,7 +34,7 @@ _ELEMENTS: dict[str, DType] = {
 }
 _SCALARS = ("int", "uint", "long", "ulong", "float", "double", "half")
 _TYPE = re.compile(r"([\w ]+?)(2|3|4|8|16)?(\*?)")
-#: Bytes that an array's first element is surely aligned to.
+#: The guaranteed alignment of an array's first element, in bytes.
 _ALIGNED = 16
 
 
@@ -49,7 +49,7 @@ class Argument(NamedTuple):
 
 
 def arguments_of(compiled: Any, title: str) -> list[Argument]:
-    """The arguments in their order. Raises `InvalidKernel` for what a call cannot give."""
+    """Return the arguments in their order. Raises `InvalidKernel` for one that a call cannot pass."""
     try:
         return [_argument(compiled, number, title) for number in range(compiled.num_args)]
     except cl.Error as error:
@@ -59,7 +59,7 @@ def arguments_of(compiled: Any, title: str) -> list[Argument]:
 
 
 def _argument(compiled: Any, number: int, title: str) -> Argument:
-    """One argument, as the driver describes it."""
+    """Return one argument, as the driver describes it."""
     asked, spaces = cl.kernel_arg_info, cl.kernel_arg_address_qualifier
     name, type, space, qualifier = (
         compiled.get_arg_info(number, each)
@@ -80,7 +80,7 @@ def _argument(compiled: Any, number: int, title: str) -> Argument:
     elif element not in _ELEMENTS:
         why = f"is {type}. Kernels take arrays of numbers, or vectors of 2, 4 or 8 of them: {', '.join(_ELEMENTS)}."
     elif parts == 3 or parts * ITEMSIZE[_ELEMENTS[element]] > _ALIGNED:
-        # Those of three are as far apart as those of four.
+        # Vectors of three have the stride of vectors of four.
         why = f"is {type}, which is laid out or aligned in another way. Use {element}* and vload{parts}(i, {name})."
     else:
         reads = space == spaces.CONSTANT or bool(qualifier & cl.kernel_arg_type_qualifier.CONST)
@@ -89,7 +89,7 @@ def _argument(compiled: Any, number: int, title: str) -> Argument:
 
 
 def reflected_opencl(program: Any, device: Any, source: str, entry: str | None, title: str) -> Reflected:
-    """The facts about the kernel of this name in a built program, or about the only one."""
+    """Return the facts about the kernel of this name, or about the only one, in a built program."""
     kernels = {each.function_name: each for each in program.all_kernels()}
     try:
         chosen = entry_among(kernels, entry, "__kernel")
@@ -112,9 +112,9 @@ def reflected_opencl(program: Any, device: Any, source: str, entry: str | None, 
 
 
 def places_of(compiled: Any, own: Own) -> tuple[list[int], list[tuple[int, int]]]:
-    """The positions of the buffers among the arguments, and of the numbers with their sizes in bytes.
+    """Return the positions of buffers among the arguments, and those of numbers with their sizes in bytes.
 
-    Raises `InvalidKernel` where the record of the kernel says something else.
+    Raises `InvalidKernel` where the record of the kernel disagrees.
     """
     found = arguments_of(compiled, own.title)
     buffers = [position for position, each in enumerate(found) if each.parts]

@@ -222,12 +222,12 @@ class Pipelines:
 #: naga draws the place under its message: "┌─ wgsl:3:11".
 _NAGA_PLACE = re.compile(r"┌─ [^\n]*?:(\d+):(\d+)")
 _NAGA_HEAD = re.compile(r"^Shader (?:'[^\n]*?' )?(?:parsing|validation) error: ", re.MULTILINE)
-#: No message needs to be longer for a person.
+#: The longest message that is passed on, in characters.
 _MOST_WORDS = 4000
 
 
 def complaint_of_naga(title: str, words: str) -> InvalidKernel:
-    """The error with what naga says of a user's text, and the place in it where it names one."""
+    """Return the error with what naga says of a user's text, and the place in it where it names one."""
     head = _NAGA_HEAD.search(words)
     said = (words[head.end() :] if head is not None else words).rstrip()[:_MOST_WORDS]
     place = _NAGA_PLACE.search(said)

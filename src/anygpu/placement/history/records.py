@@ -357,7 +357,7 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def signature_hash(key: Hashable) -> str:
-    """A hash of a call's signature, as `anygpu.calls.signature` makes it, for this and other processes.
+    """Return a hash of a call's signature, as `anygpu.calls.signature` makes it, for this and other processes.
 
     Classes of the user's are in a signature by numbers that a process gives them in the order in which it meets them,
     and long strings by hashes with a seed of their own. So calls with these may not be found again, and a program that

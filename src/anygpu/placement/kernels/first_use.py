@@ -117,7 +117,7 @@ class Sandboxes:
         return self._do(device, kernel, timeout, "was looked at", lambda worker: worker.supports(program))
 
     def reflected(self, device: Device, source: str, entry: str | None, kernel: str, timeout: float) -> Reflected:
-        """What the kernel takes. Raises `InvalidKernel` with what the compiler says."""
+        """Return what the kernel takes. Raises `InvalidKernel` with what the compiler says."""
 
         def read(worker: Worker) -> Reflected:
             return cast("ProcessWorker", worker).reflected(source, entry, kernel)
@@ -403,7 +403,7 @@ def device_for(language: Language) -> tuple[Device | None, str]:
 
 
 def reflected_by_compiler(device: Device, source: str, entry: str | None, title: str, timeout: float) -> Reflected:
-    """What a kernel takes, as the compiler of a device says, in a child; remembered on disk for its driver."""
+    """Return a kernel's parameters as a device's compiler reports them, from a child; kept on disk for each driver."""
     kept, key = _kept(device), hashlib.sha256(repr((source, entry)).encode()).hexdigest()
     found = kept.record("kernel-reflected", key, Reflected)
     if found is None:
@@ -462,10 +462,10 @@ class FirstUse:
         self._passed.add(quick)
 
     def _outcome(self, device: Device, given: Given, launch: LaunchCall) -> AnyGPUError | None:
-        """Try a launch, unless the disk remembers that it has passed; the error that it ended with, or `None`.
+        """Try a launch, unless the disk remembers that it has passed; return the error that it ended with, or `None`.
 
-        An index that the reference cannot use is raised where the arguments were the user's own values, for it is
-        theirs, and passes otherwise. Too little memory is raised unless another launch of the kernel has passed.
+        An index that the reference cannot use is raised if the arguments were the user's own values, and ignored
+        otherwise. Too little memory is raised unless another launch of the kernel has passed.
         """
         kept = _kept(device)
         if launch.lasting_key is not None and kept.record("kernel-checked", launch.lasting_key, bool):

@@ -147,7 +147,7 @@ class Kernel:
         #: The device that would run it, or why there is none.
         self._device, self._refusal = device_for(language)
         self._told = False
-        #: Without a device for OpenCL C nothing is known of the kernel but its reference.
+        #: Without a device for OpenCL C, only the kernel's reference is known.
         self._is_read = language == "wgsl" or self._device is not None
         self._reflected = self._read(language, title, entry, constants or {}, float(timeout))
         if self._is_read:
@@ -176,7 +176,7 @@ class Kernel:
         constants: Mapping[str, ConstantNumber],
         timeout: float,
     ) -> Reflected:
-        """What the text declares."""
+        """Return what the text declares."""
         try:
             if language == "wgsl":
                 return reflected_wgsl(self.source, entry, constants)
@@ -286,7 +286,7 @@ class Kernel:
         return Checked(device=device.id, seconds=seconds, compared=self.reference is not None)
 
     def _of_reference(self, arguments: Sequence[Any], numbers: Mapping[str, Any]) -> Any:
-        """The call where no device can read the text: what it takes is told by the reference alone."""
+        """Return the value of a call by the reference alone, where no device can read the text."""
         if self.reference is None:
             raise self._unavailable()
         numbers = numbers_for(self.reference, numbers)

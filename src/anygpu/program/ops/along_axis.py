@@ -95,7 +95,7 @@ class Reduce(Primitive, frozen=True):
 
 
 class UnorderedReduce(Reduce, frozen=True):
-    """A reduction in an order of NumPy's that is not known; to all rules it is the reduction."""
+    """A reduction in an unknown order of NumPy; all rules treat it as the plain reduction."""
 
 
 class Scan(RowWise, frozen=True):

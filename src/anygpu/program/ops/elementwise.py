@@ -66,9 +66,8 @@ class Elementwise(Primitive, frozen=True):
         return self, on_lines(inputs)
 
 
-#: Whose last bits a function has: those of an engine's own function, of NumPy's own loop for the type, of the steps
-#: that this loop is known to take, or of none that can be called, because NumPy computes the whole expression that it
-#: is a part of in another way.
+#: The source of a function's last bits: the engine's own function, NumPy's loop for the dtype, the known steps of that
+#: loop, or none that can be called, because NumPy computes the surrounding expression in another way.
 LastBits = Literal["engine", "numpy", "steps", "none"]
 
 
@@ -128,7 +127,7 @@ class Binary(_Function, frozen=True):
 
 
 class BitwiseUnary(Unary, frozen=True):
-    """A function of which every bit matters; to all rules it is the function."""
+    """A function whose every bit matters; all rules treat it as the plain function."""
 
     loop: Literal["numpy", "none"] = "numpy"
 
@@ -138,7 +137,7 @@ class BitwiseUnary(Unary, frozen=True):
 
 
 class BitwiseBinary(Binary, frozen=True):
-    """A function of two values of which every bit matters; to all rules it is the function."""
+    """A function of two values whose every bit matters; all rules treat it as the plain function."""
 
     loop: Literal["numpy", "steps", "none"] = "numpy"
 

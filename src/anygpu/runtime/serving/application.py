@@ -62,7 +62,7 @@ _JSON: _Headers = [(b"content-type", b"application/json")]
 _TEXT: _Headers = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
 _BINARY = (b"content-type", b"application/octet-stream")
 _CLOSE = (b"connection", b"close")
-#: Headers of which one value counts.
+#: Headers with a single value.
 _SINGLE = frozenset((b"content-length", b"inference-header-content-length", b"authorization", b"x-request-timeout"))
 
 
@@ -414,10 +414,10 @@ def _part(message: Mapping[str, Any]) -> bytes:
 
 
 def _read_headers(headers: _Headers) -> _RequestHeaders:
-    """The headers that matter. Raises `RequestRefused` for one that is not what it should be, and for too many.
+    """Return the headers that matter. Raises `RequestRefused` for a malformed one, and for too many.
 
-    Those of which one value counts must not come twice (RFC 9110, 5.3): a proxy in front may have looked at the other.
-    A second `Authorization` is a malformed request, 400, and not a wrong token (RFC 6750, 3.1).
+    A header with a single value must not come twice (RFC 9110, 5.3): a proxy in front may have looked at the other. A
+    second `Authorization` is a malformed request, 400, and not a wrong token (RFC 6750, 3.1).
     """
     if len(headers) > MAX_HEADERS:
         raise RequestRefused(431, f"a request has at most {MAX_HEADERS} headers, not {len(headers)}.", [_CLOSE])

@@ -177,7 +177,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._head = self._without_offer()
 
     def _without_offer(self) -> bytes:
-        """The head of the request, without `Upgrade`."""
+        """Return the head of the request, without `Upgrade`."""
         first = b" ".join((self.parser.get_method(), self.url, b"HTTP/" + self.parser.get_http_version().encode()))
         kept = [b"%s: %s" % (name, value) for name, value in self.headers if name != b"upgrade"]
         return b"\r\n".join([first, *kept, b"", b""])

@@ -465,7 +465,7 @@ class StreamDevices:
 
 
 def _decides_alike(device: Device, program: Program, *, throughout: bool) -> bool:
-    """Whether what a last bit of a float decides is what it is on NumPy, as it has to be where no device was named.
+    """Return whether results that depend on a float's last bit are NumPy's, as they must be where no device was named.
 
     With `throughout` every bit has to be NumPy's.
     """

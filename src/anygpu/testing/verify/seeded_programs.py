@@ -25,7 +25,7 @@ from anygpu.testing.cases import REFERENCE_DTYPES, tame
 
 _MOST_NODES = 24
 _MOST_ELEMENTS = 512
-#: Nothing that is computed may be larger: beyond, integers wrap and errors of floats grow.
+#: The largest value: beyond it, integers wrap and float errors grow.
 _LARGEST = 1000
 _LENGTHS = (1, 2, 3, 5, 7, 13)
 #: Floats more often than the others, as in programs of users.
@@ -40,7 +40,7 @@ class Seeded(NamedTuple):
 
 
 def seeded_program(seed: int) -> Seeded:
-    """The program of a seed, with its inputs."""
+    """Return the program of a seed, with its inputs."""
     return _Writer(random.Random(seed)).write()
 
 
@@ -66,7 +66,7 @@ class _Writer:
         self.count = len(self.values)
 
     def write(self) -> Seeded:
-        """Add nodes until there are enough; the last ones that nothing uses are the results."""
+        """Add nodes until there are enough; the last unused ones are the results."""
         wanted = self.rng.randint(2, _MOST_NODES)
         for _ in range(4 * _MOST_NODES):
             if len(self.values) >= wanted + self.count:
@@ -75,7 +75,7 @@ class _Writer:
                 self.rng.choice(_NODES)(self)
             except (_Impossible, InvalidProgram, ValueError, IndexError):
                 continue
-        # What nothing else uses, so that little is dead.
+        # Unused values, so that little code is dead.
         ends = [position for position in range(len(self.values)) if position not in self.used]
         program = without_dead_code(self.recorder.program(ends[-3:]))
         return Seeded(program, tuple(self.values[: self.count]))
@@ -98,25 +98,25 @@ class _Writer:
         return self.add(p.Constant(array.shape, array.dtype.name, array.tobytes()))  # type: ignore[arg-type]
 
     def pick(self, fits: Callable[[HostArray], bool] = lambda value: True) -> int:
-        """One of the latest values that fit. Raises `_Impossible` if there is none."""
+        """Return one of the latest values that fit. Raises `_Impossible` if there is none."""
         found = [position for position, value in enumerate(self.values) if fits(value)]
         if not found:
             raise _Impossible
         return found[max(self.rng.randrange(len(found)), self.rng.randrange(len(found)))]
 
     def number(self) -> int:
-        """A value for a function: mostly one of floats or complex numbers, of which there are most functions."""
+        """Return a value for a function, mostly floats or complex numbers, which most functions take."""
         if self.rng.random() < 0.3:
             return self.pick()
         return self.pick(lambda value: value.dtype.kind in "fc")
 
     def partner(self, x: int, dtype: Any = None) -> int:
-        """A value of the same shape, and of the same dtype if no other is given."""
+        """Return a value of the same shape, and of the same dtype if no other is given."""
         one = self.values[x]
         return self.pick(lambda other: other.shape == one.shape and other.dtype == (dtype or one.dtype))
 
     def line(self) -> tuple[int, int, int]:
-        """A value with an axis that is not empty, that axis, and its length."""
+        """Return a value with an axis that is not empty, that axis, and its length."""
         x = self.pick(lambda value: value.ndim > 0 and value.size > 0)
         axis = self.rng.randrange(self.values[x].ndim)
         return x, axis, self.values[x].shape[axis]
@@ -142,7 +142,7 @@ def _select(w: _Writer) -> None:
 
 
 def _cast(w: _Writer) -> None:
-    """What does not fit into an integer is left to C, and by C to the processor."""
+    """Add a cast. C leaves it to the processor what a number that does not fit into an integer becomes."""
     x, dtype = w.pick(), w.rng.choice(w.dtypes)
     if np.dtype(dtype).kind in "iu":
         limits, whole = np.iinfo(dtype), np.trunc(w.values[x].real.astype(np.float64))
@@ -152,7 +152,7 @@ def _cast(w: _Writer) -> None:
 
 
 def _along(w: _Writer) -> None:
-    """A reduction, a scan, a sort or a transform along an axis."""
+    """Add a reduction, a scan, a sort or a transform along an axis."""
     x, axis, length = w.line()
     fn = w.rng.choice(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"))
     ops = (
@@ -169,7 +169,7 @@ def _along(w: _Writer) -> None:
 
 
 def _moved(w: _Writer) -> None:
-    """The same elements elsewhere: another shape or order, a part, windows, repeated or padded."""
+    """Add an operation that moves elements: another shape or order, a part, windows, repeated or padded."""
     x, axis, length = w.line()
     shape = w.values[x].shape
     axes = list(range(len(shape)))
@@ -196,7 +196,7 @@ def _concatenate(w: _Writer) -> None:
 
 
 def _contract(w: _Writer) -> None:
-    """The products of all rows of a matrix with all rows of another one."""
+    """Add the products of all rows of a matrix with all rows of another one."""
     x = w.pick(lambda value: value.ndim >= 2)
     last = w.values[x].ndim - 1
     stack = tuple(range(last - 1))
@@ -204,7 +204,7 @@ def _contract(w: _Writer) -> None:
 
 
 def _indexed(w: _Writer) -> None:
-    """Elements picked along an axis, or others put there; several updates may meet in one element."""
+    """Add a pick of elements along an axis, or an update; several updates may meet in one element."""
     x, axis, length = w.line()
     shape, dtype = w.values[x].shape, w.recorder.spec(x).dtype
     chosen = np.array([w.rng.randrange(length) for _ in range(w.rng.randint(1, 5))], w.rng.choice(("int32", "int64")))
@@ -216,7 +216,7 @@ def _indexed(w: _Writer) -> None:
         w.add(p.Scatter(fn, axis), x, w.constant(chosen), updates)  # type: ignore[arg-type]
 
 
-#: Kinds that users' programs have most are there several times.
+#: The most common kinds in users' programs are listed several times.
 _NODES = (
     *(_unary,) * 6, *(_binary,) * 8, _select, _cast, _cast, *(_along,) * 4, *(_moved,) * 6, _concatenate, _contract,
     _contract, _indexed, _indexed,

@@ -28,7 +28,7 @@ class SpecialProgram(NamedTuple):
 
 
 def special_programs() -> Iterator[SpecialProgram]:
-    """All programs, type by type: functions of every value and of every pair, casts, reductions and expressions."""
+    """Return all programs by type: functions of every value and pair, casts, reductions and expressions."""
     for dtype in REFERENCE_DTYPES:
         values = special_values(dtype)
         x, y = pairs(values, values)
@@ -48,12 +48,12 @@ def special_programs() -> Iterator[SpecialProgram]:
             yield from _programs(f"reductions of {dtype}", _reductions(dtype), np.stack([x, y], axis=1))
         if KIND[dtype] in ("signed", "unsigned", "float"):
             recorded = record(_floats_simplified if KIND[dtype] == "float" else _whole_simplified, x, y)
-            # The text of a program in a finding names no line of ours.
+            # A finding shows the program's text, which must not name lines of anygpu.
             yield SpecialProgram(f"expressions of {dtype}", Program(recorded.nodes, recorded.outputs), (x, y))
 
 
 def _programs(name: str, ops: Sequence[Primitive], *inputs: HostArray) -> Iterator[SpecialProgram]:
-    """The operations on these inputs, some in each program."""
+    """Return the operations on these inputs, some in each program."""
     for begin in range(0, len(ops), _OUTPUTS):
         recorder = Recorder()
         given = [recorder.input(Spec(each.shape, each.dtype.name)) for each in inputs]  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def _programs(name: str, ops: Sequence[Primitive], *inputs: HostArray) -> Iterat
 
 
 def _casts(dtype: DType, values: HostArray) -> Iterator[SpecialProgram]:
-    """Casts to all other types. What does not fit into an integer is left to C, and by C to the processor."""
+    """Return casts to all other types. C leaves it to the processor what a number that does not fit becomes."""
     for target in REFERENCE_DTYPES:
         kept = values
         if KIND[dtype] == "float" and KIND[target] in ("signed", "unsigned"):
@@ -73,7 +73,7 @@ def _casts(dtype: DType, values: HostArray) -> Iterator[SpecialProgram]:
 
 
 def _reductions(dtype: DType) -> list[Primitive]:
-    """Along rows; a bool has no sums, and any and all in their place."""
+    """Return reductions along rows: sums and extremes, or `any` and `all` for bool."""
     if dtype == "bool":
         return [Reduce("any", (1,)), Reduce("all", (1,)), Sort(1), Argsort(1)]
     extremes = [Reduce("max", (1,)), Reduce("min", (1,)), Reduce("argmax", (1,)), Reduce("argmin", (1,))]
@@ -81,12 +81,12 @@ def _reductions(dtype: DType) -> list[Primitive]:
 
 
 def _floats_simplified(x: Any, y: Any) -> Any:
-    """What compilers simplify that take floats for numbers."""
+    """Return expressions that a compiler simplifies if it takes floats for real numbers."""
     return x - x, x * 0, x + 0.0, 0.0 - x, x / x, x != x, ~(x < y), np.where(np.isnan(x), 0, x), x * 2 / 2, -(x - y)
 
 
 def _whole_simplified(x: Any, y: Any) -> Any:
-    """What compilers simplify that take integers for numbers without limits."""
+    """Return expressions that a compiler simplifies if it takes integers for unlimited."""
     return (x * 3) // 3, x + 1 > x, x * x >= 0, (x + y) - y == x, x * y // y, (x << 1) >> 1, x // 0, x % 0, x // x
 
 
@@ -134,7 +134,7 @@ def _floats(dtype: DType) -> HostArray:
 
 
 def complex_values(dtype: DType, parts: HostArray) -> HostArray:
-    """Every pair of parts, made without arithmetic, in which an infinity times 0 would be NaN."""
+    """Return every pair of parts, made without arithmetic: an infinity times 0 would be NaN."""
     result = np.empty((len(parts), len(parts)), dtype)
     result.real, result.imag = parts[:, None], parts[None, :]
     return result.ravel()

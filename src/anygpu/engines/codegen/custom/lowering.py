@@ -101,7 +101,7 @@ def with_copies(program: Program, offsets: tuple[bool, ...]) -> tuple[Program, l
 
 @lru_cache(maxsize=256)
 def reflected_of(op: Custom) -> Reflected:
-    """The reflection of a WGSL text, after a check that the node agrees with it."""
+    """Return the reflection of a WGSL text, after a check that the node agrees with it."""
     try:
         found = reflected_wgsl(op.source, op.entry, {})
     except Unreadable as problem:
@@ -118,7 +118,9 @@ def reflected_of(op: Custom) -> Reflected:
 
 
 def prepared_of(op: Custom, target: Target) -> Prepared:
-    """A WGSL kernel ready for a driver. Raises `InvalidKernel` with the place in the source where it cannot be read."""
+    """Return a WGSL kernel ready for a driver. Raises `InvalidKernel` with the place in the source where it cannot be
+    read.
+    """
     try:
         return prepared_wgsl(op.source, op.entry, folded=is_folded(op, target))
     except Unreadable as problem:
@@ -168,7 +170,7 @@ def _specs(op: Custom, inputs: tuple[Spec, ...]) -> Iterator[tuple[str, Spec]]:
 
 
 def _checked_lengths(op: Custom, inputs: tuple[Spec, ...]) -> dict[str, int]:
-    """The lengths of a WGSL kernel's buffers, in elements as the text counts them."""
+    """Return the lengths of a WGSL kernel's buffers, in elements as the text counts them."""
     rules = reflected_of(op).lengths
     lengths: dict[str, int] = {}
     for name, spec in _specs(op, inputs):
@@ -249,7 +251,7 @@ def launch_kernel(
 
 
 def _words(op: Custom, prepared: Prepared, lengths: Mapping[str, int], row: int) -> tuple[int, ...]:
-    """The numbers of one launch of a WGSL kernel as 32-bit words."""
+    """Return the numbers of one launch of a WGSL kernel as 32-bit words."""
     values: dict[str, Mapping[str, float]] = {
         "scalar": {each.name: each.value for each in op.scalars},
         "length": lengths,

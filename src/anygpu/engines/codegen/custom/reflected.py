@@ -63,7 +63,7 @@ class Unreadable(Exception):
         self.at = at
 
     def for_kernel(self, title: str, source: str) -> InvalidKernel:
-        """The error for the user, with the line and column where they are known."""
+        """Return the error for the user, with the line and column where they are known."""
         if self.at is None:
             return InvalidKernel(title, self.why)
         line, column = source.count("\n", 0, self.at) + 1, self.at - source.rfind("\n", 0, self.at)
@@ -76,7 +76,7 @@ _WORD_OF_OPENCL = re.compile(r"\b(?:__kernel|kernel|__global)\b")
 
 
 def language_of(source: str, title: str = "", language: Language | None = None) -> Language:
-    """The language: as given, or by a word that only one of them has. Raises `InvalidKernel` where there is none."""
+    """Return the language: as given, or told by a word that only one has. Raises `InvalidKernel` if unknown."""
     if len(source) > MAX_SOURCE:
         raise InvalidKernel(title, f"its source has {len(source):,} characters; {MAX_SOURCE:,} is the most.")
     if "\0" in source:
@@ -96,7 +96,7 @@ def language_of(source: str, title: str = "", language: Language | None = None) 
 
 
 def entry_among(kernels: Iterable[str], entry: str | None, mark: str) -> str:
-    """The kernel of this name, or the only one. Raises `Unreadable` otherwise; `mark` is written before kernels."""
+    """Return the kernel of this name, or the only one; `mark` is written before kernels. Raises `Unreadable`."""
     known = list(kernels)
     names = ", ".join(known) or "none"
     if entry is not None and entry not in known:
@@ -109,7 +109,7 @@ def entry_among(kernels: Iterable[str], entry: str | None, mark: str) -> str:
 
 
 def with_updates(found: Reflected, title: str, updates: Sequence[str]) -> Reflected:
-    """The kernel with the buffers that it changes as arguments too.
+    """Return the kernel with the buffers that it changes as arguments too.
 
     Raises `InvalidKernel` for equal or too many names, for no result, and for wrong `updates`.
     """
@@ -146,7 +146,7 @@ _DOUBLE = re.compile(r"(?:\d\.\d*|\.\d+)(?![\d.]*f)", re.IGNORECASE)
 
 
 def with_defines(source: str, given: Mapping[str, ConstantNumber]) -> str:
-    """The text with other values behind its #defines. Raises `Unreadable` for names and values that do not fit."""
+    """Return the text with other values for its #defines. Raises `Unreadable` for names or values that do not fit."""
     known = {found[1] for found in _DEFINE.finditer(source)}
     for name in given:
         if name not in known:
@@ -163,7 +163,7 @@ def with_defines(source: str, given: Mapping[str, ConstantNumber]) -> str:
 
 
 def _spelled(before: str, value: ConstantNumber) -> str:
-    """A constant as OpenCL C writes it, of the type that it had before. Whether it fits, the compiler says."""
+    """Return a constant as OpenCL C writes it, in its earlier type. The compiler checks whether it fits."""
     if isinstance(value, bool):
         return str(int(value))
     is_double = _DOUBLE.search(before) is not None

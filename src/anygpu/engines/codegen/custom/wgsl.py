@@ -174,7 +174,7 @@ class Module:
             )
 
     def _partner(self, opening: int, pair: str) -> int:
-        """The bracket that closes the one at `opening`."""
+        """Return the bracket that closes the one at `opening`."""
         depth = 0
         for found in re.compile(f"[{re.escape(pair)}]").finditer(self.text, opening):
             depth += 1 if found[0] == pair[0] else -1
@@ -183,7 +183,7 @@ class Module:
         raise Unreadable(f"this {pair[0]} is never closed. Write {pair[1]} where it ends.", opening)
 
     def number(self, text: str, at: int) -> int:
-        """The value of a constant expression. Raises `Unreadable` for what is more than plain arithmetic."""
+        """Return the value of a constant expression. Raises `Unreadable` for what is more than plain arithmetic."""
         plain = re.sub(r"\b(0[xX][\da-fA-F]+|\d+)[iu]\b", r"\1", text)
         try:
             return self._worked_out(ast.parse(f"({plain})", mode="eval").body)
@@ -212,7 +212,7 @@ class Module:
         return value
 
     def type(self, text: str, at: int, depth: int = 0) -> WGSLType:
-        """The type without aliases, and with `vec4f` written as `vec4<f32>`."""
+        """Return the type without aliases, and with `vec4f` written as `vec4<f32>`."""
         found = re.fullmatch(r"\s*(\w+)\s*(?:<(.*)>)?\s*", text, re.DOTALL)
         if found is None or depth > 20:
             raise Unreadable(f"{text.strip() or 'this'} is not a type.", at)
@@ -224,7 +224,7 @@ class Module:
         return WGSLType(name, tuple(part for part, _ in parts_of(inner or "", 0)))
 
     def size(self, text: str, at: int, depth: int = 0) -> tuple[int, int]:
-        """Bytes and alignment of a value in the memory of a group."""
+        """Return bytes and alignment of a value in the memory of a group."""
         name, arguments = self.type(text, at, depth)
         if name in SCALARS or name == "bool":
             return (ITEMSIZE[SCALARS[name]] if name in SCALARS else 4,) * 2
@@ -248,7 +248,7 @@ class Module:
         raise Unreadable(f"the size of {name} is not known.", at)
 
     def reached(self, entry: str) -> set[str]:
-        """Names that a function uses, by itself or through those it calls."""
+        """Return the names that a function uses, by itself or through the functions it calls."""
         names: set[str] = set()
         waiting = [entry]
         seen: set[str] = set()
@@ -263,7 +263,7 @@ class Module:
         return names
 
     def _used(self, function: WGSLFunction) -> set[str]:
-        """Names in a function's body, but for those that it declares before it uses them."""
+        """Return the names in a function's body, except those that it declares before it uses them."""
         body = self.text[function.body[0] : function.body[1]]
         own = set(re.findall(r"(\w+)\s*:", self.text[function.parameters[0] : function.parameters[1]]))
         for found in re.finditer(r"\b(?:let|var|const)\b\s*(?:<[^>]*>)?\s*(\w+)([^;]*)", body):
@@ -274,7 +274,7 @@ class Module:
 
 
 def without_comments(source: str) -> str:
-    """The source with blanks in place of comments; block comments nest."""
+    """Return the source with blanks in place of comments; block comments nest."""
     parts: list[str] = []
     place = 0
     while (found := _COMMENT.search(source, place)) is not None:
@@ -298,7 +298,7 @@ def _blank(text: str, start: int, stop: int) -> str:
 
 
 def parts_of(text: str, at: int) -> Iterator[tuple[str, int]]:
-    """The parts between commas outside of brackets, each with its place. A trailing comma is allowed."""
+    """Return the parts between commas outside of brackets, each with its place. A trailing comma is allowed."""
     depth = first = 0
     # A shift to the left opens nothing; two closing brackets look like one to the right.
     for place, character in enumerate(f"{text.replace('<<', '  ')},"):
@@ -311,7 +311,7 @@ def parts_of(text: str, at: int) -> Iterator[tuple[str, int]]:
 
 
 def _field(text: str, at: int) -> tuple[str, str, int]:
-    """The name and type of a member or parameter, without attributes, and where the type is."""
+    """Return the name and type of a member or parameter, without attributes, and where the type is."""
     found = re.fullmatch(rf"{_ATTRIBUTES}(?P<name>\w+)\s*:\s*(?P<type>.*)", text, re.DOTALL)
     if found is None:
         raise Unreadable(f"{text} is not understood: write name: type.", at)
@@ -342,7 +342,7 @@ def _up(value: int, step: int) -> int:
 
 
 def reflected_wgsl(source: str, entry: str | None, constants: Mapping[str, ConstantNumber]) -> Reflected:
-    """The buffers, scalars and group size of a kernel, read from its declarations.
+    """Return the buffers, scalars and group size of a kernel, read from its declarations.
 
     Raises `Unreadable` with the place of what is not understood.
     """
@@ -409,7 +409,7 @@ def resources_of(module: Module, function: WGSLFunction) -> list[WGSLVariable]:
 
 
 def buffer_of(module: Module, variable: WGSLVariable) -> WGSLBuffer:
-    """The element type of a storage variable; one that is no array has one element."""
+    """Return the element type of a storage variable; one that is no array has one element."""
     name, at = variable.name, variable.type_at
     type = module.type(variable.type, at)
     fixed: int | None = 1
@@ -444,7 +444,7 @@ def buffer_of(module: Module, variable: WGSLVariable) -> WGSLBuffer:
 
 
 def numbers_of(module: Module, variable: WGSLVariable) -> list[tuple[str, str]]:
-    """The numbers of a uniform variable, each with its type."""
+    """Return the numbers of a uniform variable, each with its type."""
     advice = "Numbers are passed one by one: use a scalar or a struct of scalars"
     type = module.type(variable.type, variable.type_at).name
     if type in SCALARS:
@@ -475,7 +475,9 @@ def group_of(module: Module, function: WGSLFunction) -> Three:
 
 
 def group_memory(module: Module, function: WGSLFunction) -> int:
-    """Bytes of workgroup memory that an entry point reaches. wgpu does not compare them with the device's limit."""
+    """Return the bytes of workgroup memory that an entry point uses. wgpu does not check them against the device's
+    limit.
+    """
     used = module.reached(function.name)
     total = 0
     for variable in module.variables.values():
@@ -506,7 +508,7 @@ def with_constants(module: Module, given: Mapping[str, ConstantNumber]) -> str:
 
 
 def _literal(constant: re.Match[str], value: ConstantNumber) -> str:
-    """The value as WGSL writes it, with a point where the constant has one. Whether it fits, the compiler says."""
+    """Return the value as WGSL writes it, with a point if the constant has one. The compiler checks that it fits."""
     if isinstance(value, bool):
         return str(value).lower()
     before = (constant["value"] or "").strip()
@@ -515,7 +517,7 @@ def _literal(constant: re.Match[str], value: ConstantNumber) -> str:
 
 
 def edited(source: str, edits: list[Edit]) -> str:
-    """The source with each text in place of the characters from start to stop."""
+    """Return the source with each text in place of the characters from start to stop."""
     parts, last = [], 0
     for start, stop, text in sorted(edits, key=lambda each: each[:2]):
         parts += [source[last:start], text]
@@ -531,7 +533,8 @@ def edited(source: str, edits: list[Edit]) -> str:
 
 @lru_cache(maxsize=256)
 def prepared_wgsl(source: str, entry: str, *, folded: bool) -> Prepared:
-    """The kernel with storage buffers bound in the order of our parameters, and its numbers as one block after them.
+    """Return the kernel with storage buffers bound in the order of our parameters, and its numbers as one block after
+    them.
 
     `folded` folds a grid that is too long for one dimension into two. Raises `Unreadable` where that is not possible.
     """
@@ -607,10 +610,9 @@ def _with_lengths(module: Module, functions: Sequence[WGSLFunction], numbers: Ma
 
 
 def _folded(module: Module, function: WGSLFunction, first: int, edits: list[Edit]) -> str:
-    """An entry point that finds out for each group which one it would be in the grid that was asked for.
+    """Return an entry point that computes, for each group, its place in the grid that was asked for.
 
-    The user's function becomes one that it calls; groups that are too many return. `first` is the number of the first
-    of its numbers.
+    It calls the user's function; surplus groups return. `first` is the position of its first number.
     """
     x, y, z = group_of(module, function)
     places = {

@@ -96,7 +96,7 @@ class OpenCLPrinter(VectorPrinter):
     # -- texts
 
     def declarations(self, numbers: Sequence[str]) -> str:
-        """Fused roundings switched off: every operation is rounded as it is in NumPy."""
+        """Return the pragma against fused rounding: every operation is rounded separately, as in NumPy."""
         return "#pragma OPENCL FP_CONTRACT OFF"
 
     def _buffer_parameters(self) -> list[str]:

@@ -95,7 +95,7 @@ class Spread:
         self.scratch: list[Scratch] = []
 
     def holds(self, program: Program, node: int, positions: Positions) -> bool:
-        """Whether a value depends on the column alone, and takes something to make."""
+        """Return whether a value depends on the column alone, and takes something to make."""
         op = program.nodes[node].op
         if not (op.is_elementwise or node in self._filler.stored):
             return False
@@ -103,7 +103,7 @@ class Spread:
         return of_lane and not any(position.depends_on("row") for position in positions)
 
     def value(self, lowering: NestLowering, node: int, positions: Positions) -> Value:
-        """The value from scratch memory, which is filled when it is first asked for."""
+        """Return the value from scratch memory, which is filled when it is first asked for."""
         spec = lowering.program.specs[node]
         count, dtype = components(spec.dtype), part_of(spec.dtype)
         if (node, positions) not in self._known:
@@ -119,7 +119,7 @@ class Spread:
         )
 
     def statements(self) -> list[Statement]:
-        """What fills the arrays."""
+        """Return what fills the arrays."""
         if not self.scratch:
             return []
         filling = Loop(self._name, Literal(0, "i64"), self.length, 1, tuple(self._scope.statements))
@@ -127,14 +127,14 @@ class Spread:
 
 
 def _looked_at(value: Expr, condition: Expr | None = None) -> Expr:
-    """The value, of which is noted that the condition holds; that it is not finite, if there is none."""
+    """Wrap a value to set the status flag where `condition` holds (default: where it is not finite)."""
     if isinstance(value, Literal) and condition is None:
         return value
     return Apply("noted", (value,) if condition is None else (value, condition), value.type)
 
 
 def is_computed(op: Primitive) -> bool:
-    """Whether an operation computes its values: all others find them elsewhere."""
+    """Return whether an operation computes its values; all others read them elsewhere."""
     return op.is_elementwise or isinstance(op, Contract | Reduce)
 
 
@@ -152,18 +152,18 @@ class NestLowering(Lowering):
         written: Written,
         noted: Collection[int] = (),
     ) -> None:
-        """Statements of a nest for a processor.
+        """Write the statements of a nest for a processor.
 
-        `noted` are nodes whose results are looked at for overflow and NaN; `written` limits how much is generated in
-        all.
+        `noted` are nodes whose results are checked for overflow and NaN; `written` limits the size of the generated
+        code.
         """
         super().__init__(program, stored, rule_of, taken=taken)
-        #: Nodes that are looked at, because NumPy may warn of them.
+        #: Nodes that are checked, because NumPy may warn about them.
         self._noted = noted
         self._written = written
-        #: What can be read: this is added to as passes are finished.
+        #: Stored values that can be read; finished passes add theirs.
         self.stored: dict[int, Stored] = dict(stored)
-        #: Where values go that are not in scratch.
+        #: The buffers of values that are not in scratch.
         self.buffers: Mapping[int, Stored] = stored
         #: The order in which nodes can be computed.
         self._ranks = ranks
@@ -173,15 +173,15 @@ class NestLowering(Lowering):
         self.local: dict[int, Local] = {}
         #: For each loop variable the values before which a padding or concatenation decides differently.
         self.cuts: dict[str, set[int]] = {}
-        #: Matrices that are there with their axes turned, too.
+        #: Matrices that are also stored with their axes swapped.
         self.turned: Mapping[int, Stored] = {}
-        #: Where short rows are done together: what is the same in all of them.
+        #: If short rows are done together, the values that all of them share.
         self.spread: Spread | None = None
         #: The most values that may be computed, where there is a limit, and how often each node was.
         self.most = 0
         self._times: dict[int, int] = {}
         self._computed = 0
-        #: Whether nobody prints this, and it only has to find out where loops are cut, and all that is read.
+        #: Whether this is never printed, and only finds out where loops are cut and which values are read.
         self.only_for_cuts = False
         #: Stored values that were read, and where.
         self.reads: list[tuple[int, Positions]] = []
@@ -191,13 +191,13 @@ class NestLowering(Lowering):
         self.chosen: dict[str, list[LoopCandidate]] = {}
 
     def share_names(self, other: NestLowering) -> None:
-        """The other one writes into the same nest: names are different in both."""
+        """Share the counter of names with another lowering that writes into the same nest."""
         other._taken = self._taken
 
     # -- values
 
     def value(self, node: int, positions: Positions) -> Value:
-        """Long chains of elementwise functions are computed from their begin, not from their end by recursion."""
+        """Return the value; compute long chains of elementwise functions from their start, without recursion."""
         shape = self._shape(node)
         if 1 in shape:
             positions = tuple(ZERO if n == 1 else position for n, position in zip(shape, positions, strict=True))
@@ -210,7 +210,7 @@ class NestLowering(Lowering):
         return super().value(node, positions)
 
     def _chain(self, node: int) -> list[int]:
-        """The elementwise nodes that lead to a node through nothing else, in order; none where they are few."""
+        """Return the elementwise nodes that lead to a node through nothing else, in order; none where they are few."""
         if node not in self._chains:
             found, waiting = {node}, [node]
             while waiting:
@@ -225,7 +225,7 @@ class NestLowering(Lowering):
         return self._chains[node]
 
     def _compute(self, node: int, positions: Positions) -> Value:
-        """The value by the node's rule, counted.
+        """Return the value by the node's rule, counted.
 
         Raises `TooMany`, with the node that was computed most often, beyond `most` computations.
         """
@@ -239,7 +239,7 @@ class NestLowering(Lowering):
         return super()._compute(node, positions)
 
     def _function(self, node: int, op: Primitive, operands: Sequence[Value]) -> Value:
-        """An elementwise function; for noted nodes also whether an integer has wrapped or a result is not finite."""
+        """Apply an elementwise function; for noted nodes, flag integers that wrap and results that are not finite."""
         if node not in self._noted:
             return super()._function(node, op, operands)
         source = self.program.specs[self.program.nodes[node].inputs[0]].dtype
@@ -256,7 +256,7 @@ class NestLowering(Lowering):
     # -- storage
 
     def _loaded(self, node: int, positions: Positions) -> Value:
-        """The value from memory; of a noted one that is made neither here nor by a sum, also whether it is finite."""
+        """Load a value from memory; flag a noted one that is not finite, unless it is checked where it is made."""
         value = self._read(node, positions)
         op = self.program.nodes[node].op
         if node not in self._noted or op.is_elementwise or isinstance(op, Reduce):
@@ -264,7 +264,7 @@ class NestLowering(Lowering):
         return tuple(self.named(f"seen_{node}", _looked_at(each)) for each in value)
 
     def _read(self, node: int, positions: Positions) -> Value:
-        """The value from scratch of the nest, from the buffer, or from a transposed copy.
+        """Return the value from scratch of the nest, from the buffer, or from a transposed copy.
 
         A transposed copy is read where it lies along the lanes and the original does not.
         """
@@ -286,7 +286,7 @@ class NestLowering(Lowering):
         )
 
     def store(self, node: int, positions: Positions, value: Value) -> None:
-        """Into the buffer or the scratch of a node."""
+        """Store a value into the buffer or the scratch of a node."""
         spec = self.program.specs[node]
         count = components(spec.dtype)
         place = flat(positions, spec.shape)
@@ -300,7 +300,7 @@ class NestLowering(Lowering):
     # -- places where loops are cut
 
     def _cut(self, position: Index, at: int) -> None:
-        """A position is tested against a number: the loop that it runs with can be cut there."""
+        """Note where a position passes `at`, so that its loop can be cut there."""
         if not position.low < at <= position.high or len(position.terms) != 1:
             return
         atom, factor = position.terms[0]
@@ -312,21 +312,21 @@ class NestLowering(Lowering):
             self.cuts.setdefault(atom.name, set()).add(first)
 
     def _pad(self, op: Pad, inputs: tuple[int, ...], positions: Positions) -> Value:
-        """The padded value; loops are cut where the padding begins and ends."""
+        """Return the padded value; loops are cut where the padding begins and ends."""
         for position, low, length in zip(positions, op.low, self._shape(inputs[0]), strict=True):
             self._cut(position, low)
             self._cut(position, low + length)
         return super()._pad(op, inputs, positions)
 
     def _update(self, node: int, op: Update, inputs: tuple[int, ...], positions: Positions) -> Value:
-        """The updated value; loops are cut where the update begins and ends."""
+        """Return the updated value; loops are cut where the update begins and ends."""
         for position, start, step, count in zip(positions, op.starts, op.steps, self._shape(inputs[1]), strict=True):
             self._cut(position, start)
             self._cut(position, start + (count - 1) * step + 1)
         return super()._update(node, op, inputs, positions)
 
     def _concatenate(self, op: Concatenate, inputs: tuple[int, ...], positions: Positions) -> Value:
-        """The value of a concatenation. Loops are cut where one piece ends, so that no lane has to choose."""
+        """Return the value of a concatenation. Loops are cut where one piece ends, so that no lane has to choose."""
         along = positions[op.axis]
         if not (self.lane and along.depends_on(self.lane)):
             chosen = self._chosen_positions(op, inputs, positions)
@@ -342,7 +342,9 @@ class NestLowering(Lowering):
     def _parts_of(
         self, op: Concatenate, inputs: tuple[int, ...], positions: Positions
     ) -> list[tuple[int, int, int, Positions]]:
-        """The parts that a position may be in: first position, length, and the value that the part shows, and where."""
+        """Return the parts that a position may be in: start, length, the value that the part shows, and the place in
+        it.
+        """
         along = positions[op.axis]
         found: list[tuple[int, int, int, Positions]] = []
         begin = 0
@@ -358,7 +360,7 @@ class NestLowering(Lowering):
     def _longest_of_alike(
         self, op: Concatenate, inputs: tuple[int, ...], positions: Positions
     ) -> tuple[int, Positions] | None:
-        """One of parts that show the same value, in the same rows of it: what the others read is known from it."""
+        """Return the longest part and its positions, if all parts show the same rows of one value; else `None`."""
         found = self._parts_of(op, inputs, positions)
         if not found:
             return None
@@ -376,7 +378,7 @@ class NestLowering(Lowering):
     def _chosen_positions(
         self, op: Concatenate, inputs: tuple[int, ...], positions: Positions
     ) -> tuple[int, Positions] | None:
-        """Where all parts are views of one value, as for edges and rolls: that value, at positions that are chosen.
+        """Return the value and the chosen positions if all parts are views of one value, as for edges and rolls.
 
         A row's position is chosen once; choosing values would read all of them.
         """
@@ -405,7 +407,7 @@ class NestLowering(Lowering):
         return base, tuple(chosen)
 
     def _named_position(self, of: Positions, place: Expr, length: int) -> tuple[str, Index]:
-        """A computed position as a variable, in the block where what it is computed from is known."""
+        """Return a computed position as a variable, declared in the block where its operands are known."""
         home = self.scopes[self._home(of)]
         name = self._places.get((home, place))
         if name is None:
@@ -415,7 +417,7 @@ class NestLowering(Lowering):
         return name, Index(0, [(Counter(name, 0, length - 1), 1)])
 
     def _looked_through(self, node: int, positions: Positions) -> tuple[int, Positions]:
-        """The value that a chain of views shows, and where."""
+        """Return the value that a chain of views shows, and the position in it."""
         while node not in self.stored:
             op, inputs = self.program.nodes[node]
             match op:
@@ -444,14 +446,14 @@ class NestLowering(Lowering):
     # -- short sums
 
     def namer(self, node: int) -> reductions.Namer:
-        """Gives names to what a node is computed by."""
+        """Return a function that names the values a node is computed from."""
         return self._namer(node)
 
     def looped(
         self, node: int, fn: ReduceFunction, shape: Sequence[int], axes: Sequence[int], source: int,
         positions: Positions,
     ) -> Value:  # fmt: skip
-        """A reduction within the nest.
+        """Return a reduction within the nest.
 
         Up to `SHORT` elements are written out, in the order in which NumPy adds them; more are a loop.
         """
@@ -469,7 +471,7 @@ class NestLowering(Lowering):
         return self._combined(node, fn, self.program.specs[source].dtype, terms, as_neighbours=in_order)
 
     def _contract(self, node: int, op: Contract, inputs: tuple[int, ...], positions: Positions) -> Value:
-        """A product of matrices: up to `SHORT` terms are written out, more are a loop."""
+        """Return a product of matrices: up to `SHORT` terms are written out, more are a loop."""
         left, right = self._shape(inputs[0]), self._shape(inputs[1])
         lengths = tuple(left[axis] for axis in op.left)
         if not 0 < product(lengths) <= SHORT:
@@ -484,7 +486,7 @@ class NestLowering(Lowering):
     def _combined(
         self, node: int, fn: ReduceFunction, dtype: DType, terms: Sequence[Value], *, as_neighbours: bool = False
     ) -> Value:
-        """One after the other; sums as NumPy adds neighbours, where they are: eight at once, and then what is left."""
+        """Combine terms one after the other; sums of neighbours as NumPy adds them: eight at once, then the rest."""
         if fn in ("argmax", "argmin"):
             return self._first_extreme(node, fn, dtype, [term[0] for term in terms])
 
@@ -506,7 +508,7 @@ class NestLowering(Lowering):
         return self.end(node, fn, dtype, total)
 
     def _first_extreme(self, node: int, fn: ReduceFunction, dtype: DType, terms: Sequence[Expr]) -> Value:
-        """The position of the first extreme, or of the first NaN: what comes later must beat what is there."""
+        """Return the position of the first extreme, or of the first NaN: later ones must exceed it."""
         best: Expr = terms[0]
         place: Expr = Literal(0, "i32")
         for number, term in enumerate(terms[1:], 1):
@@ -519,14 +521,14 @@ class NestLowering(Lowering):
         return (self.named(f"result_{node}", Apply("cast_i64", (place,), "i64")),)
 
     def end(self, node: int, fn: ReduceFunction, dtype: DType, state: Value) -> Value:
-        """The result of a sum and the like; of a noted one also whether it is finite."""
+        """Return the result of a reduction; flag a noted one that is not finite."""
         result = super().end(node, fn, dtype, state)
         if node not in self._noted:
             return result
         return tuple(self.named(f"seen_{node}", _looked_at(each)) for each in result)
 
     def begin_running(self, node: int, fn: ReduceFunction, dtype: DType) -> tuple[Name, ...]:
-        """The state of a running total: a sum begins with its first value, whose zero may be negative."""
+        """Return the state of a running total: a sum begins with its first value, whose zero may be negative."""
         state = self.begin(node, fn, dtype, lambda index: ())
         if fn == "sum" and KIND[dtype] == "float":
             self.assign(node, state, tuple(Literal(-0.0, each.type) for each in state))
@@ -549,7 +551,7 @@ class NestLowering(Lowering):
         sums: tuple[tuple[str, str], ...] = (),
         pairwise: bool = False,
     ) -> None:
-        """A loop whose variable is surely from `low` to before `high`; it goes from `start` to `stop` where given."""
+        """Return a loop whose variable is at least `low` and less than `high`, from `start` to `stop` if given."""
         if high <= low:
             return
         if high - low == 1 and start is None and stop is None:
@@ -576,17 +578,17 @@ class NestLowering(Lowering):
 
 
 def _beside(index: Index, lane: str) -> bool:
-    """Whether a position depends on anything but the lane."""
+    """Return whether a position depends on anything but the lane."""
     return any(not (isinstance(atom, Counter) and atom.name == lane) for atom, _ in index.terms)
 
 
 def ranged(name: str, low: int, high: int) -> Index:
-    """A variable from `low` to before `high`."""
+    """Return a variable from `low` to before `high`."""
     return Index(0, [(Counter(name, low, high - 1), 1)]) if high - low > 1 else constant(low)
 
 
 def written_out(number: int, lengths: Sequence[int]) -> tuple[Index, ...]:
-    """The positions of one element, by its number in C order."""
+    """Return the positions of one element, by its number in C order."""
     result: list[Index] = []
     for length in reversed(lengths):
         number, along = divmod(number, length)
@@ -595,7 +597,7 @@ def written_out(number: int, lengths: Sequence[int]) -> tuple[Index, ...]:
 
 
 def indices_in(statements: Sequence[Statement]) -> list[Index]:
-    """All positions that statements read, write or compute with."""
+    """Return all positions that statements read, write or compute with."""
     found: list[Index] = []
 
     def look(expr: Expr | int) -> None:

@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 # -- the size of the code that a program may become
 
 
-#: Values that may be looked at and written for a program: so many for each node, and in any case so many. A thousand
-#: take 0.05 s. Programs that people wrote have 2 to 120 for a node.
+#: Code-size limit: generated values per node, and a floor for small programs. A thousand values take 0.05 s. Programs
+#: written by hand have 2 to 120 per node.
 VALUES_OF_NODE = 500
 FEWEST_VALUES = 100_000
 #: Lines of a module: LLVM takes a second for 20,000 of them.
@@ -79,18 +79,18 @@ class TooMany(Exception):
 
 
 class NestTooLarge(Exception):
-    """A program would be more code than a compiler should be given."""
+    """The code of a program would be larger than a compiler should be given."""
 
 
 class Written:
-    """How many values have been looked at and written for one program, in all of its loops."""
+    """The number of values generated for one program, in all of its loops."""
 
     def __init__(self, nodes: int) -> None:
         self.most = max(FEWEST_VALUES, VALUES_OF_NODE * nodes)
         self.values = 0
 
     def add_one(self) -> None:
-        """One more value; raises `NestTooLarge` where there are too many."""
+        """Count one more value. Raises `NestTooLarge` beyond the limit."""
         self.values += 1
         if self.values > self.most:
             raise NestTooLarge(f"its loops compute more than {self.most:,} values")
@@ -161,12 +161,10 @@ class NestProgram(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...] = ()
 
 
-# -- values that a nest looks at because NumPy may warn of them and no result shows it
+# -- values that a nest checks because NumPy may warn about them and no result shows it, such as a masked NaN
 #
-# A NaN that is masked, for example.
-#
-# A NaN or an infinity that becomes one in a result is seen there. Others are noted where they get lost: before a
-# choice, a comparison, a division by them. Whole numbers are noted where NumPy warns that one does not fit: casts of
+# A NaN or an infinity that is carried into a result is seen there. Others are noted where they get lost: before a
+# choice, a comparison, or a division by them. Integers are noted where NumPy warns that one does not fit: casts of
 # floats, and sums and products of NumPy's scalars, which have no axes.
 
 
@@ -175,19 +173,19 @@ _ALL_ARE_THERE = (Reshape, Broadcast, Permute, Flip, Concatenate)
 _WRAP: frozenset[BinaryFunction] = frozenset(("add", "subtract", "multiply"))
 _QUOTIENTS: frozenset[BinaryFunction] = frozenset(("floor_divide", "remainder", "fmod"))
 _INTEGERS = ("signed", "unsigned")
-#: Near the largest numbers of 64 bits a float is less exact than this.
+#: A margin for results near the limits of 64-bit integers, where floats are not exact.
 _NEARLY = 1.0 - 2.0**-50
 
 
 def noted_nodes(program: Program, ranks: Sequence[int] = ()) -> frozenset[int]:
-    """The nodes that are to be looked at: floats that may become NaN or infinite, casts and sums of whole numbers.
+    """Return the nodes to be checked: floats that may become NaN or infinite, casts and sums of integers.
 
-    Nodes can be computed in the order of their ranks; without these in that of their numbers.
+    `ranks` is the order in which nodes are computed (default: the order of their numbers).
     """
     count = len(program.nodes)
     order = sorted(range(count), key=ranks.__getitem__) if ranks else list(range(count))
     outputs = set(program.outputs)
-    #: Whether a NaN, or an infinity, surely reaches a result or a node that is looked at.
+    #: Whether a NaN, or an infinity, surely reaches a result or a checked node.
     nan_is_seen, infinity_is_seen = ([node in outputs for node in range(count)] for _ in range(2))
     found = set()
     for node in reversed(order):
@@ -208,7 +206,7 @@ def noted_nodes(program: Program, ranks: Sequence[int] = ()) -> frozenset[int]:
 
 
 def _makes(program: Program, node: int) -> tuple[bool, bool]:
-    """Whether an operation may give a NaN of numbers, and whether it may give an infinity of finite ones."""
+    """Return whether an operation may turn numbers into NaN, and finite numbers into infinity."""
     op, inputs = program.nodes[node]
     dtype = program.specs[node].dtype
     if not is_inexact(dtype) or not op.may_raise_flags:
@@ -223,7 +221,7 @@ def _makes(program: Program, node: int) -> tuple[bool, bool]:
 
 
 def _carries(program: Program, node: int, operand: int) -> bool:
-    """Whether a NaN or an infinity in this operand surely gives one in the result."""
+    """Return whether a NaN or an infinity in this operand surely gives one in the result."""
     op, inputs = program.nodes[node]
     match op:
         case Binary(fn="power"):
@@ -240,27 +238,27 @@ def _carries(program: Program, node: int, operand: int) -> bool:
     return isinstance(op, (*_ALL_ARE_THERE, Contract))
 
 
-#: Functions that give no finite number of a complex one of which a part is NaN or infinite. Others may: the hyperbolic
+#: Functions that never turn a complex number with a NaN or infinite part into a finite one. Others may: the hyperbolic
 #: tangent of an infinity is 1, whatever the imaginary part is.
 _OF_PARTS = frozenset(("add", "subtract", "multiply", "divide", "negative", "conj", "abs", "sqrt", "rint"))
 
 
 def _carries_parts(op: Primitive) -> bool:
-    """Whether a complex operand with a part that is not finite gives such a result, as far as real ones do."""
+    """Return whether an operation carries a non-finite part of a complex operand as it carries a real one."""
     return not isinstance(op, Unary | Binary) or op.fn in _OF_PARTS
 
 
 def _carries_nan(op: Primitive) -> bool:
-    """Whether a NaN in any operand surely gives one in the result."""
+    """Return whether a NaN in any operand surely gives one in the result."""
     if isinstance(op, Unary | Binary):
         return "nan" in FUNCTIONS[op.fn].keeps
     return isinstance(op, Reduce | Scan) and op.fn in ("max", "min")
 
 
 def _may_not_fit(program: Program, position: int) -> bool:
-    """Whether NumPy may warn of a node's integers: casts of floats, divisions, and arithmetic of single numbers.
+    """Return whether NumPy may warn about the integers of a node.
 
-    Of arrays of integers that wrap around in sums and products it does not.
+    It warns about casts of floats, divisions, and sums and products of scalars, but not about arrays that wrap around.
     """
     op, inputs = program.nodes[position]
     spec = program.specs[position]
@@ -272,9 +270,11 @@ def _may_not_fit(program: Program, position: int) -> bool:
 
 
 def beyond(value: Expr, dtype: DType) -> Expr:
-    """Whether only NumPy knows what this float is cast to: it is NaN, or no number of the type that is cast by."""
+    """Return whether this float is NaN or out of the range of the integer type it is cast to: only NumPy's result
+    counts.
+    """
     bits = 64 if dtype == "int64" else 65 if dtype == "uint64" else 32
-    # What NumPy makes of larger numbers as uint32 depends on how they lie in memory.
+    # NumPy's results for larger numbers as uint32 depend on the memory layout.
     middle, half = (2.0**30, 3 * 2.0**30) if dtype == "uint32" else (0.0, 2.0 ** (bits - 1))
     distance = Apply("subtract", (value, Literal(middle, value.type)), value.type) if middle else value
     fits = Apply("less", (Apply("abs", (distance,), value.type), Literal(half, value.type)), "bool")
@@ -282,9 +282,10 @@ def beyond(value: Expr, dtype: DType) -> Expr:
 
 
 def wraps(fn: str, one: Expr, other: Expr, dtype: DType) -> Expr:
-    """Whether a result is no number of its type: divided by 0, or too large; true also for the very largest of 64 bits.
+    """Return whether a result does not fit into its type, or is a division by 0.
 
-    The least number divided by -1 is too large, for NumPy in a remainder too.
+    64-bit results near the limits count as too large. So does the least number divided by -1, as in NumPy, also for
+    remainders.
     """
     if fn in _QUOTIENTS:
         by_zero = Apply("equal", (other, Literal(0, other.type)), "bool")
@@ -309,23 +310,23 @@ def wraps(fn: str, one: Expr, other: Expr, dtype: DType) -> Expr:
 WEIGHTS = {fn: row.instructions for fn, row in FUNCTIONS.items()}
 #: Exponents of powers that are a root and a product or two.
 _ROOTS = (-1.0, -0.5, 0.5, 1.5, 4.0)
-#: What weighs as much is a call of a function.
+#: A function of this weight or more is called, not inlined.
 _CALL = 10.0
-#: What calling a loop of NumPy's takes beside the function itself.
+#: The weight of a call of a NumPy loop, beside the function itself.
 _CALLED_LOOP = 20.0
-#: Vectors that a loop of NumPy's is called for at once.
+#: Vectors in one call of a NumPy loop.
 _CALLED_VECTORS = 8
 
 #: Operations of a part, so that starting it on another thread (about a microsecond) is lost among them: 30 µs or so.
 PART = 100_000.0
-#: What reading and writing a vector takes on average, when data is larger than caches.
+#: The average weight of reading and writing a vector, when data is larger than caches.
 _MEMORY = 4.0
 #: More parts than any machine has threads, several times over, so that they end together.
 MOST_PARTS = 256
 
 
 class LoopEstimate(msgspec.Struct, frozen=True):
-    """What computing one element takes."""
+    """The estimated work for one element."""
 
     operations: float = 0.0
     functions: float = 0.0
@@ -333,7 +334,7 @@ class LoopEstimate(msgspec.Struct, frozen=True):
     width: int = 8
     #: Values that are needed again at once, at most.
     live: int = 0
-    #: Whether loops of NumPy's are called for it.
+    #: Whether it calls loops of NumPy.
     calls_numpy: bool = False
 
     @property
@@ -341,12 +342,12 @@ class LoopEstimate(msgspec.Struct, frozen=True):
         return self.operations + self.functions
 
     def of_lanes(self, vector_bytes: int) -> float:
-        """The weight of one element where a vector of them is computed at once, and what it reads comes from afar."""
+        """Return the weight of one element in a vector of them, with its operands read from main memory."""
         return (self.weight + _MEMORY) * self.width / vector_bytes
 
 
 def estimated(statements: Sequence[Statement]) -> LoopEstimate:
-    """Of one round of these statements; loops in them are counted once for each of their rounds."""
+    """Estimate one round of these statements; inner loops count once for each of their rounds."""
     totals = [0.0, 0.0]
     types: set[str] = set()
     called: set[str] = set()
@@ -390,7 +391,7 @@ def estimated(statements: Sequence[Statement]) -> LoopEstimate:
 
 
 def weight_of(expr: Apply) -> float:
-    """Instructions of one function, for one vector."""
+    """Return the instructions of one function, for one vector."""
     if expr.fn in ("opaque", "noted"):
         return 0.0
     if expr.fn == "power" and isinstance(expr.args[1], Literal) and expr.args[1].value in _ROOTS:
@@ -401,14 +402,14 @@ def weight_of(expr: Apply) -> float:
 
 
 def _width(types: set[str]) -> int:
-    """Bytes of a lane: floats decide, and the shorter ones of them, so that their registers are full."""
+    """Return the bytes of a lane: floats decide, the shortest of them, so that their registers are full."""
     if "f32" in types:
         return 4
     return 8 if types & {"f64", "i64", "u64"} else 4
 
 
 def _live(statements: Sequence[Statement]) -> int:
-    """How many of the values that statements name are needed later, at the statement where these are most."""
+    """Return the largest number of named values that are needed later, over all statements."""
     last: dict[str, int] = {}
     for number, statement in enumerate(statements):
         for name in _names_in(statement):
@@ -425,7 +426,7 @@ def _live(statements: Sequence[Statement]) -> int:
 
 
 def _names_in(statement: Statement) -> Iterator[str]:
-    """The names that a statement's value and condition use."""
+    """Yield the names that a statement's value and condition use."""
     waiting: list[object] = [getattr(statement, "value", None), getattr(statement, "condition", None)]
     while waiting:
         match waiting.pop():
@@ -438,10 +439,10 @@ def _names_in(statement: Statement) -> Iterator[str]:
 
 
 def lanes_of(estimate: LoopEstimate, vector_bytes: int) -> tuple[int, int]:
-    """Lanes of a vector, and vectors in a round: up to 1.5 times over one, by the latency that they hide.
+    """Return the lanes of a vector, and the vectors in a round; more of them hide latency (up to 1.5 times faster).
 
-    More than two where little is done, or where four of every value that is alive fit into the registers. A call of
-    NumPy's takes as long as two vectors or so: it is for more of them.
+    A round has two vectors, or four if it does little or has few live values for the registers. Loops that call NumPy's
+    take several vectors at once, because a call costs as much as two.
     """
     if estimate.calls_numpy:
         return _CALLED_VECTORS * max(1, vector_bytes // estimate.width), 1
@@ -451,17 +452,17 @@ def lanes_of(estimate: LoopEstimate, vector_bytes: int) -> tuple[int, int]:
 
 
 def least_part(weight: float) -> int:
-    """The least rounds of a part, for rounds of this weight."""
+    """Return the smallest part, in rounds of this weight."""
     return max(1, round(PART / max(weight, 0.01)))
 
 
 def is_little(weight: float) -> bool:
-    """Whether all of this is not worth waking another thread."""
+    """Return whether this work is too little to wake another thread."""
     return weight <= PART
 
 
 def grain_of(weight: float, count: int, multiple: int = 1) -> int:
-    """Rounds of a part, for rounds of this weight: the same however many threads there are."""
+    """Return the size of a part, in rounds of this weight; it does not depend on the number of threads."""
     least = max(least_part(weight), -(-count // MOST_PARTS))
     if 2 * least > count:
         return count
@@ -469,7 +470,7 @@ def grain_of(weight: float, count: int, multiple: int = 1) -> int:
 
 
 def own_weight(program: Program, node: int) -> float:
-    """Of one element of a node alone, in operations of a vector."""
+    """Return the weight of one element of a node alone, in vector operations."""
     op, inputs = program.nodes[node]
     match op:
         case Unary() | Binary():
@@ -488,7 +489,7 @@ def own_weight(program: Program, node: int) -> float:
 
 
 def _power_weight(program: Program, exponent: int) -> float:
-    """What a power costs: a few products or a root where the exponent is a known constant."""
+    """Return what a power costs: a few products or a root where the exponent is a known constant."""
     op, inputs = program.nodes[exponent]
     while isinstance(op, Broadcast | Reshape):
         op, inputs = program.nodes[inputs[0]]
@@ -503,7 +504,7 @@ def _product(numbers: Iterable[int]) -> int:
 
 
 def combined(estimates: Sequence[LoopEstimate]) -> LoopEstimate:
-    """Of what is computed in one loop."""
+    """Return the estimate of several computations in one loop."""
     return LoopEstimate(
         sum(each.operations for each in estimates),
         sum(each.functions for each in estimates),
@@ -514,7 +515,7 @@ def combined(estimates: Sequence[LoopEstimate]) -> LoopEstimate:
 
 
 def cost_of(storage: NestStorage, roots: Sequence[Root]) -> NestCost:
-    """Of a nest: its operations on all elements, and the bytes of what it reads from memory and writes to it."""
+    """Return the cost of a nest: its operations on all elements, and the bytes that it reads and writes."""
     touched = {node for root in roots for node, _ in root.reads} | {root.node for root in roots}
     nbytes = sum(storage.program.specs[node].nbytes for node in touched if node in storage.stored)
     return NestCost(
@@ -525,7 +526,7 @@ def cost_of(storage: NestStorage, roots: Sequence[Root]) -> NestCost:
 
 
 def host_cost(program: Program, node: int) -> NestCost:
-    """Of one node that NumPy computes."""
+    """Return the cost of a node that NumPy computes."""
     op, inputs = program.nodes[node]
     specs = [program.specs[source] for source in inputs]
     nbytes = program.specs[node].nbytes + sum(spec.nbytes for spec in specs)

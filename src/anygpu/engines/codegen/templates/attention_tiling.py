@@ -83,7 +83,8 @@ def tilings(target: Target, sizes: AttentionSizes) -> list[AttentionTiling]:
 
 
 def _started(target: Target, sizes: AttentionSizes) -> list[AttentionTiling]:
-    """Tilings to begin with, the likely best first: each lane has a query or a few, as many as registers hold.
+    """Return the first tilings to try, the likely best first: each lane has a query or a few, as many as registers
+    hold.
 
     On small subgroups keys are handed from lane to lane in place of the group's memory.
     """

@@ -187,7 +187,7 @@ def _handed_shapes(sizes: Sizes, subgroup_size: int) -> list[tuple[int, int, int
 
 
 def _started(sizes: Sizes, width: int, subgroup_size: int) -> list[Tiling]:
-    """Tilings to begin with, the best guess first: tiles as large as leaves enough groups to keep a device busy."""
+    """Return the first tilings to try, the best guess first: the largest that leave enough groups for a device."""
     tiles = [
         Tiling(
             form="tiles",

@@ -247,7 +247,7 @@ def function(name: str) -> c.CFunction:
 
 
 def inlined_number(compiler: Compiler, name: str, args: Sequence[CValue]) -> Value:
-    """The number that a function of the library gives, computed in the function that is being written."""
+    """Return the number that a function of the library gives, computed in the function that is being written."""
     made = compiler.inlined(function(name), args)
     if not isinstance(made, CValue):
         raise InvalidProgram(f"{name}: gives no number.")
@@ -355,7 +355,7 @@ class _Body:
         if isinstance(value, c.Struct) and not value.type:
             value = c.Struct(type, value.fields)
         made = self.value(value, scope)
-        # Truth values stay what they are until somebody calculates with them.
+        # Truth values keep their type until they are used in arithmetic.
         return converted(self.w, made, type) if isinstance(made, CValue) and made.c != "bool" else made
 
     def set(self, statement: c.Set, scope: dict[str, Operand]) -> None:

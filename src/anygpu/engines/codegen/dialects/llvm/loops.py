@@ -475,7 +475,8 @@ _NODES = """
 
 
 def module_text(nests: NestProgram, target: NativeTarget, *, noted: int | None = None) -> str:
-    """The text of a module with a function `void <name>(ptr buffers, i64 begin, i64 end, i64 part)` for each nest.
+    """Return the text of a module with a function `void <name>(ptr buffers, i64 begin, i64 end, i64 part)` for each
+    nest.
 
     `buffers` is the table of the slots' addresses. `begin` is a multiple of the nest's grain, and `end` is one as well
     or the nest's count. What a nest notes (`RESULT` and others) becomes bits of entry `noted` of the table, if that is

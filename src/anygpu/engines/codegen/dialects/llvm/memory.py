@@ -248,7 +248,7 @@ _STORED: dict[DType, str] = {
 }
 #: Whole numbers of as many bits.
 _BITS = {"double": "i64", "float": "i32"}
-#: In so many turns it is noted that floats are not finite. Each takes a register throughout a loop.
+#: The chains that collect whether floats are finite. Each takes a register throughout a loop.
 _CHAINS = 2
 #: The longest distance of neighbours that are loaded together with all between them.
 _APART = 8
@@ -280,9 +280,9 @@ class LaneMemory:
         self.regions = regions
         #: Whether anything is noted beside what is stored.
         self.notes = notes
-        #: Where all that is noted is collected, for each kind of it, type and chain.
+        #: The variable of each chain, by the kind of note and the type.
         self._marks: dict[tuple[int, Type, int], str] = {}
-        #: How many floats of each kind and type are looked at: they take turns in the chains.
+        #: The number of checked floats of each kind and type, which take turns in the chains.
         self._looked_at: Counts[tuple[int, Type]] = Counts()
 
     # -- one instruction each
@@ -426,12 +426,12 @@ class LaneMemory:
         self._mark(BEYOND if is_float else WRAPPED, self.w.convert("sext", held, _BITS.get(value.type.elem, "i32")))
 
     def _look(self, what: int, raw: Value) -> None:
-        """Note whether a value is finite: then 0 times it is 0, and else NaN, which stays one in a sum."""
+        """Note whether a value is finite: 0 times it is 0 then, and otherwise NaN, which a sum keeps."""
         type = raw.type
         if type.elem not in _BITS or not self.compiler.target.fuses:
             self._mark(what, self._unfinite(raw))
             return
-        # A sum takes some cycles, and the next one of its chain waits for it.
+        # A sum takes some cycles, and the next one in its chain waits for it.
         mark = self._mark_of(what, type, self._looked_at[what, type] % _CHAINS)
         self._looked_at[what, type] += 1
         before = self.w.new(f"load {type}, ptr {mark}", type)
@@ -453,7 +453,7 @@ class LaneMemory:
         self.w.add_line(f"store {self.w.binary('or', before, rest)}, ptr {mark}")
 
     def _mark_of(self, what: int, type: Type, chain: int = 0) -> str:
-        """Where a kind of note is collected, 0 at first."""
+        """Return the variable that collects a kind of note, which starts at 0."""
         if (what, type, chain) not in self._marks:
             mark = self._marks[what, type, chain] = f"%noted{what}.{type.elem}.{type.lanes}.{chain}"
             self.w.first.append(f"  {mark} = alloca {type}")

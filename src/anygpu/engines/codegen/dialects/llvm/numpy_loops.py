@@ -20,7 +20,7 @@ _LOOP = re.compile(r"^declare void @(numpy\.\w+\.\w+)\(", re.MULTILINE)
 
 
 def called(w: Writer, target: NativeTarget, fn: str, args: Sequence[Value]) -> Value:
-    """The results of a loop, in as many lanes as the widest operand has."""
+    """Return the results of a loop, in as many lanes as the widest operand has."""
     args = w.fitted(args)
     type = args[0].type
     loop = f"{fn}.{_DTYPE[type.elem]}"
@@ -34,12 +34,12 @@ def called(w: Writer, target: NativeTarget, fn: str, args: Sequence[Value]) -> V
 
 
 def loops_of(module: str) -> tuple[str, ...]:
-    """The loops that a module calls."""
+    """Return the loops that a module calls."""
     return tuple(sorted(set(_LOOP.findall(module))))
 
 
 def _text(full: str, loop: str, type: Type, operands: int, target: NativeTarget) -> str:
-    """A function of the module that puts its operands on the stack and calls a loop for them."""
+    """Return a function of the module that puts its operands on the stack and calls a loop for them."""
     names = [f"%x{number}" for number in range(operands)]
     places = [*(f"{name}.at" for name in names), "%result.at"]
     count = len(places)

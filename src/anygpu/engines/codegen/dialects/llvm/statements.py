@@ -109,7 +109,7 @@ def applied(compiler: Compiler, fn: str, args: Sequence[Value], types: Sequence[
     if fn == "round_f16" and compiler.target.halves:
         return w.convert("fpext", w.as_half(first), "float")
     if fn.startswith("numpys_"):
-        # A few instructions, of which what is not used is left out.
+        # A few instructions; LLVM drops the unused ones.
         return functions.inlined_number(compiler, f"{fn}_{of}", numbers)
     name = fn if functions.is_defined(fn) else f"{fn}_{of}"
     if not functions.is_defined(name):
