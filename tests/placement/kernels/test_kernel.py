@@ -129,12 +129,13 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.fixture(scope="module", autouse=True)
 def nothing_stays() -> Iterator[None]:
     """A planner looks at the machine once: other files must not get the one that saw the engines of this one."""
-    before, planning._default = planning._default, None
-    yield
-    own, planning._default = planning._default, before
-    if own is not None:
-        assert own.settle(60)
-        own.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "_default", None)
+        yield
+        own = planning._default
+        if own is not None:
+            assert own.settle(60)
+            own.close()
     trials.close()
 
 
