@@ -62,6 +62,19 @@ def test_lines_are_the_users() -> None:
     assert lines == {(__file__, score.__code__.co_firstlineno + 1)}
 
 
+def test_a_number_that_another_function_has_used_is_on_none_of_its_lines() -> None:
+    """Traces share the constants of numbers."""
+    others: dict[str, Any] = {}
+    exec("def other(x):\n    return x * 0.7251\n", others)
+    ag.record(others["other"], X)
+
+    def own(x: Any) -> Any:
+        return x * 0.7251
+
+    lines = {line for line in ag.record(own, X).lines if line is not None}
+    assert lines == {(__file__, own.__code__.co_firstlineno + 1)}
+
+
 def test_asking_for_a_value_is_refused_with_the_line_and_the_way_out() -> None:
     def branches(x: Any) -> Any:
         return x if x.sum() > 0 else -x

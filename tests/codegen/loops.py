@@ -12,6 +12,8 @@ _LET = re.compile(r"\blet (\w+) = (.+);")
 _FOR = re.compile(
     r"\bfor \((?:var \w+ = (.+?))?; \w+(?: \+ \d+)? ([<>]=?) (.+?); \w+ ?(\+=|\*=|/=|\+\+|-=|--) ?(\w*)\)"
 )
+#: Through the bits of a number, the lowest first, for as long as one is left.
+_BITS = re.compile(r"\bfor \(var (\w+) = .+?; \1 != 0; \1 = \1 >> 1\)")
 _OPEN = re.compile(r"\b(?:while|loop)\b")
 _WORD = re.compile(r"\w+")
 _NUMBER = re.compile(r"(?<![\w.])(\d+)u?\b")
@@ -56,9 +58,9 @@ def _rounds(lines: list[str], costs: dict[str, int]) -> int:
 def _rounds_of(code: str, known: dict[str, str]) -> int | None:
     found = _FOR.search(code)
     if found is None:
-        if "for (" in code:
+        if "for (" in code and not _BITS.search(code):
             raise ValueError(f"no loop that is known: {code.strip()}")
-        return _OPEN_ROUNDS if _OPEN.search(code) else None
+        return _OPEN_ROUNDS if _BITS.search(code) or _OPEN.search(code) else None
     first, sign, last, change, by = found.groups()
     if change in ("*=", "/="):
         return _OPEN_ROUNDS

@@ -10,7 +10,7 @@ A marker is an HTML comment on the line above a block, so that readers do not se
 Where a Python block is followed by its output, `numbers vary` stands above the output.
 
 `<!-- docs-test: engines NAMES -->` anywhere on a page says which engines its blocks can use; without it they are
-numpy, webgpu and opencl, because importing torch and jax takes seconds.
+numpy, cpu, webgpu and opencl, because importing torch and jax takes seconds.
 
 A comment that begins with `docs-test: setup` holds Python code that runs where it stands, for example to write a file
 that the page's readers have already.
@@ -71,7 +71,7 @@ def is_run(block: Block) -> bool:
 
 def engines(page: str) -> str:
     named = _ENGINES.search((ROOT / page).read_text(encoding="utf-8"))
-    return named[1] if named else "numpy,webgpu,opencl"
+    return named[1] if named else "numpy,cpu,webgpu,opencl"
 
 
 def blocks(page: str) -> list[Block]:

@@ -146,7 +146,6 @@ def _without_numbers(text: str) -> str:
 def main() -> int:
     [page] = sys.argv[1:]
     os.environ["ANYGPU_ENGINES"] = engines(page)
-    os.environ.setdefault("ANYGPU_SOFTWARE_DEVICES", "on")
     # Lines are as wide as the page shows them, and commands find the Python that runs this.
     os.environ.update(
         COLUMNS="100", NO_COLOR="1", PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

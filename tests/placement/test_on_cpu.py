@@ -90,6 +90,16 @@ def test_an_engine_that_is_left_out_is_numpy(monkeypatch: pytest.MonkeyPatch) ->
     assert run(on="cpu").reason == 'on="cpu" is NumPy here: ANYGPU_ENGINES leaves out the engine cpu.'
 
 
+def test_an_engine_that_is_left_out_compiles_no_calls_that_name_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYGPU_ENGINES", "numpy,opencl")
+    assert not options().allows_native
+    with pytest.raises(ag.InvalidOption, match="ANYGPU_ENGINES"):
+        ag.offload(chain).prepare(np.ones(1000))
+    for engines in ("", "numpy,cpu"):
+        monkeypatch.setenv("ANYGPU_ENGINES", engines)
+        assert options().allows_native
+
+
 def test_calls_that_name_no_device_do_not_go_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYGPU_ENGINES", "cpu")  # others take long to probe, and are no part of this
     planner = Planner(known=DeviceRegistry())

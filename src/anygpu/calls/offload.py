@@ -261,7 +261,7 @@ class Offloaded(Calls, _HasAttributes, Generic[P, R]):
         compared with what NumPy returns here. `explain` tells the outcome.
         """
         if not self._may_be_native:
-            why = "its options, or ANYGPU_NATIVE, rule that out"
+            why = "its options, ANYGPU_NATIVE or ANYGPU_ENGINES rule that out"
             raise InvalidOption(f"{self._task} is not compiled unless a device is named: {why}.")
         value: R = self._prepared(signature(arguments, keywords, self._table.input_number_types), arguments, keywords)
         return value

@@ -26,6 +26,7 @@ PRECISION = "ANYGPU_PRECISION"
 MIN_MEMORY = "ANYGPU_MIN_MEMORY"
 MAX_LOAD = "ANYGPU_MAX_LOAD"
 NATIVE = "ANYGPU_NATIVE"
+ENGINES = "ANYGPU_ENGINES"
 
 
 class Options(NamedTuple):
@@ -72,8 +73,19 @@ class Options(NamedTuple):
             and asked.max_load >= 1
             and (self.engine, self.precision, self.isolation, self.timeout) == (None, None, None, None)
             and self.check != "always"
-            and os.environ.get(NATIVE, "on") != "off"
+            and _compiles_unasked()
         )
+
+
+def _compiles_unasked() -> bool:
+    """Whether neither `ANYGPU_NATIVE` nor `ANYGPU_ENGINES` rules native code out."""
+    if os.environ.get(NATIVE, "on") == "off":
+        return False
+    if not os.environ.get(ENGINES):
+        return True  # as nearly always, and then nothing has to be imported
+    from anygpu.engines.catalogue import is_left_out
+
+    return not is_left_out(CPU)
 
 
 class CallOptions(TypedDict, total=False):

@@ -245,6 +245,11 @@ def is_installed(entry: EngineEntry) -> bool:
     return entry.requires is None or version_of(entry.requires) is not None
 
 
+def is_left_out(engine: str) -> bool:
+    """Whether `ANYGPU_ENGINES` names engines, and not this one."""
+    return all(entry.name != engine for entry in catalogue())
+
+
 def why_cpu_is_numpy() -> str | None:
     """Why `on="cpu"` means NumPy here; `None` where there is an engine that compiles for the processor."""
     entry = next((each for each in catalogue() if each.name == CPU), None)

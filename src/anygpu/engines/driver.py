@@ -110,7 +110,10 @@ class Driver(Protocol):
         """Memory for kernels and transfers. A multiple of 4 bytes is made of any size; raises the library's errors."""
 
     def release(self, block: DriverBlock) -> None:
-        """Give it back to the library. What has been submitted may still be using it."""
+        """Give it back to the library. What has been submitted may still be using it.
+
+        A block that is dropped without this must not be in use: its memory may be the host's, and is then free at once.
+        """
 
     def write(self, extent: Extent, data: Bytes) -> None:
         """From the host, in order with what is submitted before and after. `data` may be reused on return.

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import anygpu as ag
+from anygpu.placement import planner as planning
 from anygpu.placement.kernels.first_use import trials
 from anygpu.program.ops.custom import Custom, Language
 
@@ -127,7 +128,14 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_stays() -> Iterator[None]:
-    yield
+    """A planner looks at the machine once: other files must not get the one that saw the engines of this one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "_default", None)
+        yield
+        own = planning._default
+        if own is not None:
+            assert own.settle(60)
+            own.close()
     trials.close()
 
 

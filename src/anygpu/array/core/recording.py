@@ -300,7 +300,10 @@ def _scalar_beside(scalar: Scalar, spec: Spec) -> Value:
     if known is None:
         if kind is int:
             _check_range(scalar, spec.dtype)  # type: ignore[arg-type]
-        known = broadcast(_new_constant(scalar, spec.dtype), spec.shape)
+        known = _new_constant(scalar, spec.dtype)
+        if spec.shape:
+            # On no line: operations on other lines, and of other functions, share it.
+            known = Value(Broadcast(spec.shape), (known,), spec, None)
         known.holder = _nobody  # type: ignore[assignment]
         if isinstance(scalar, float) and _overflows(scalar, spec.dtype):
             return known  # NumPy warns of it each time
