@@ -156,6 +156,16 @@ def test_numpy_computes_what_has_a_nan() -> None:
     assert result.receipt.device == "numpy"
 
 
+@pytest.mark.parametrize("percent", [3, 10, 33.3, 50, 99])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_percentiles_have_every_bit(percent: float, dtype: str) -> None:
+    for count in (3, 10, 24, 100):
+        x = (POINTS.ravel()[:count] * 100).astype(dtype)
+        result = ag.run(lambda x: np.percentile(x, percent), x, on="cpu", exact=True)
+        assert same_bits(result.value, np.percentile(x, percent))
+        assert result.receipt.device == "cpu"
+
+
 @pytest.mark.parametrize("given", [{"on": "webgpu"}, {"on": "gpu"}, {"on": ["cpu", "torch"]}, {"engine": "torch"}])
 def test_exact_is_for_the_processor(given: Any) -> None:
     with pytest.raises(ag.InvalidOption, match=r"exact=True gives NumPy's bits, which .* does not"):

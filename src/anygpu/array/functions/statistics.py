@@ -403,11 +403,13 @@ def _plain_quantile(ordered: Value, line: Value, q: HostArray, method: str, *, s
         below = np.floor(position)
         one, other = pick(below), pick(below + 1)
         gamma = to_array(_weight_of_next(position, below, method), ordered.device)._value  # type: ignore[arg-type]
+        weight_dtype = gamma.spec.dtype
         if weak:
-            gamma = cast(gamma, line.spec.dtype if is_inexact(line.spec.dtype) else "float64")
+            weight_dtype = line.spec.dtype if is_inexact(line.spec.dtype) else "float64"
         elif shares.dtype.kind == "f":
-            gamma = cast(gamma, dtype_name(shares.dtype))
-        result = _between(one, other, gamma, _PRODUCT_APART if skip else Binary("multiply"))
+            weight_dtype = dtype_name(shares.dtype)
+            gamma = cast(gamma, weight_dtype)
+        result = _between(one, other, gamma, weight_dtype, _PRODUCT_APART if skip else Binary("multiply"))
     if is_inexact(line.spec.dtype) and not skip:
         top = slice_axis(ordered, last, length - 1, length)
         result = where(unary("isnan", top), top, result)
@@ -418,11 +420,15 @@ def _plain_quantile(ordered: Value, line: Value, q: HostArray, method: str, *, s
 _PRODUCT_APART = BitwiseBinary("multiply", "none")
 
 
-def _between(one: Value, other: Value, weight: Value, product: Binary) -> Value:
-    """From the nearer of the two, so that the ends are exact and the result grows with the weight."""
+def _between(one: Value, other: Value, weight: Value, weight_dtype: DType, product: Binary) -> Value:
+    """Interpolate from the nearer of the two, so that the ends are exact and the result grows with the weight.
+
+    Both weights are rounded to `weight_dtype` by themselves, as NumPy rounds Python's numbers.
+    """
     way = binary("subtract", other, one)
-    from_one = binary("add", one, apply(product, *recording.common(way, weight)))
-    from_other = binary("subtract", other, apply(product, *recording.common(way, binary("subtract", 1, weight))))
+    near, far = cast(weight, weight_dtype), cast(binary("subtract", 1, weight), weight_dtype)
+    from_one = binary("add", one, apply(product, *recording.common(way, near)))
+    from_other = binary("subtract", other, apply(product, *recording.common(way, far)))
     return where(compare("greater_equal", weight, 0.5), from_other, from_one)
 
 
