@@ -313,15 +313,22 @@ class CaptureSearch:
             return new("same", always, earlier)
         if depth > MAX_DEPTH:
             return new("unknown", is_of_ref, weak(kind))
-        if is_array(value):
-            position = new("array", same_array, (kind, value.shape, value.dtype, is_in_order(value)))
-        elif is_approved_function(value) or is_immutable(value):
+        if is_approved_function(value) or is_immutable(value):
             self.any_name |= kind in (operator.attrgetter, operator.methodcaller)
             return new("identity", is_ref, weak(value))
+        if _is_plain_value(value) or (kind is frozenset and all(type(each) in PLAIN for each in value)):
+            return new("value", same_value, (kind, bits(value)))
+        position = self._add_followed(value, new, step, name, depth)
+        self._known[id(value)] = position
+        return position
+
+    def _add_followed(self, value: Any, new: Callable[..., int], step: str, name: str, depth: int) -> int:
+        """Add an array, or an object with parts, which are followed; return its position."""
+        kind = type(value)
+        if is_array(value):
+            position = new("array", same_array, (kind, value.shape, value.dtype, is_in_order(value)))
         elif kind is types.FunctionType:
             position = self._add_function(value, new, name, depth)
-        elif _is_plain_value(value) or (kind is frozenset and all(type(each) in PLAIN for each in value)):
-            return new("value", same_value, (kind, bits(value)))
         elif kind is types.ModuleType:
             position = self._add_module(value, new, depth)
         elif (kind in CONTAINERS and _has_plain_keys(value)) or is_named_tuple(kind):
@@ -356,7 +363,6 @@ class CaptureSearch:
             self._named.append((position, depth))
         else:
             position = new("unknown", is_of_ref, weak(kind))
-        self._known[id(value)] = position
         return position
 
     def _add_parts(self, position: int, value: Any, parts: Iterable[_Part], depth: int) -> None:
@@ -380,37 +386,12 @@ class CaptureSearch:
             self.unfollowed[position] = why
             self.captures[position] = self.captures[position]._replace(kind="unknown")
             return position
-        for number, cell in enumerate(function.__closure__ or ()):
-            if (id(cell), "cell") in self._slots:
-                self.children[position].append(("cell", number, self._slots[id(cell), "cell"]))
-                continue
-            try:
-                value = cell.cell_contents
-            except ValueError:  # it is not bound yet
-                label = code.co_freevars[number]
-                self._record("value", position, "empty cell", number, cell, is_empty, None, label)
-                continue
-            self._slots[id(cell), "cell"] = len(self.captures)
-            self._add(position, "cell", number, value, code.co_freevars[number], depth + 1)
+        self._add_cells(position, function, depth)
         if imported_names(code):
             self._add_builtin(position, function, "__import__")
             for each in sorted(imported_names(code)):
                 self._add(position, "imported", each, importlib.import_module(each), each, depth + 1)
-        around = function.__globals__
-        absent = []
-        for each in sorted(global_names(code)):
-            if each not in around:
-                absent.append(each)
-                self._add_builtin(position, function, each)
-            elif (id(around), each) in self._slots:
-                self.children[position].append(("global", each, self._slots[id(around), each]))
-            else:
-                self._slots[id(around), each] = len(self.captures)
-                self._add(position, "global", each, around[each], each, depth + 1)
-        if absent:
-            self._record(
-                "value", position, "globals", None, around, are_absent, tuple(absent), f"the globals of {name}"
-            )
+        self._add_globals(position, function, name, depth)
         for number, default in enumerate(function.__defaults__ or ()):
             self._add(position, "default", number, default, f"a default of {name}", depth + 1)
         self._record(
@@ -428,6 +409,39 @@ class CaptureSearch:
             self._asked |= found.names
         self._named.append((position, depth))
         return position
+
+    def _add_cells(self, position: int, function: types.FunctionType, depth: int) -> None:
+        """Add the variables of enclosing functions that a function uses."""
+        for number, cell in enumerate(function.__closure__ or ()):
+            if (id(cell), "cell") in self._slots:
+                self.children[position].append(("cell", number, self._slots[id(cell), "cell"]))
+                continue
+            try:
+                value = cell.cell_contents
+            except ValueError:  # it is not bound yet
+                label = function.__code__.co_freevars[number]
+                self._record("value", position, "empty cell", number, cell, is_empty, None, label)
+                continue
+            self._slots[id(cell), "cell"] = len(self.captures)
+            self._add(position, "cell", number, value, function.__code__.co_freevars[number], depth + 1)
+
+    def _add_globals(self, position: int, function: types.FunctionType, name: str, depth: int) -> None:
+        """Add the globals and builtins that a function names, and that the others are still undefined."""
+        around = function.__globals__
+        absent = []
+        for each in sorted(global_names(function.__code__)):
+            if each not in around:
+                absent.append(each)
+                self._add_builtin(position, function, each)
+            elif (id(around), each) in self._slots:
+                self.children[position].append(("global", each, self._slots[id(around), each]))
+            else:
+                self._slots[id(around), each] = len(self.captures)
+                self._add(position, "global", each, around[each], each, depth + 1)
+        if absent:
+            self._record(
+                "value", position, "globals", None, around, are_absent, tuple(absent), f"the globals of {name}"
+            )
 
     def _add_builtin(self, position: int, function: types.FunctionType, name: str) -> None:
         """Add a builtin that a function names, once, with the guard that it is still the same object."""

@@ -251,10 +251,7 @@ def _facts(code: types.CodeType) -> _Facts:
                 imports.add(instruction.argval or ".")
             elif instruction.opname == "LOAD_BUILD_CLASS":
                 names.add("__build_class__")
-        # `getattr(x, "name")`, `hasattr(x, "name")`, and the keywords of class patterns.
-        for constant in each.co_consts:
-            texts = constant if isinstance(constant, tuple) else (constant,)
-            constants.update(text for text in texts if isinstance(text, str))
+        constants |= _texts(each)
     attributes.update(text for text in constants if text.isidentifier())
     if "MATCH_CLASS" in operations:
         attributes.add("__match_args__")
@@ -276,6 +273,12 @@ def _facts(code: types.CodeType) -> _Facts:
         "PUSH_EXC_INFO" in operations or bool((names | attributes) & {"getattr", "hasattr"}),
         "MATCH_CLASS" in operations or bool((names | attributes) & {"isinstance", "issubclass"}),
     )
+
+
+def _texts(code: types.CodeType) -> set[str]:
+    """Return the strings of `getattr(x, "name")`, `hasattr(x, "name")`, and the keywords of class patterns."""
+    found = [constant if isinstance(constant, tuple) else (constant,) for constant in code.co_consts]
+    return {text for texts in found for text in texts if isinstance(text, str)}
 
 
 def global_names(code: types.CodeType) -> frozenset[str]:

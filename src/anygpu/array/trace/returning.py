@@ -36,6 +36,21 @@ from anygpu.program.primitives import Binary, Cast, Reshape, Unary
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None), type(Ellipsis), slice, range))
 
 
+class _Results:
+    """The values that a program gives, each once."""
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+        self._numbers: dict[int, int] = {}
+
+    def number(self, value: Value) -> int:
+        """Return the number of a value among the results, to which it is added unless it is one."""
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self.values)
+            self.values.append(value)
+        return self._numbers[id(value)]
+
+
 def drawn(
     tracer: AbstractDevice, arrays: dict[int, Array] | None, returned: list[Any], structure: Structure
 ) -> TraceResult | NotTraceable:
@@ -44,62 +59,21 @@ def drawn(
     Inputs are ordered: arguments, numbers, arrays from outside, arrays that the function made. Refuses a result that
     NumPy may raise for and that is discarded, as the program would not compute it.
     """
-    wanted: list[Value] = []
-    numbers: dict[int, int] = {}
-    positions = None if arrays is None else {id(array): position for position, array in arrays.items()}
-    leaves: list[ReturnedLeaf | None] = []
-    kept: list[Any] = list(returned)
-    views: dict[int, int] = {}
-    layouts = Layouts(tracer, exact=False)
-
-    def result(value: Value) -> int:
-        if id(value) not in numbers:
-            numbers[id(value)] = len(wanted)
-            wanted.append(value)
-        return numbers[id(value)]
-
-    for where, leaf in enumerate(returned):
-        if type(leaf) is TracedScalar:
-            leaves.append(ReturnedLeaf(result(leaf.strong), None, (), as_python_gives))
-        elif isinstance(leaf, Array):
-            made = _returned(leaf, positions, result, layouts)
-            if isinstance(made, str):
-                return NotTraceable(made)
-            if made.path:
-                first = views.setdefault(id(leaf), where)
-                made = made if first == where else made._replace(twin=first)
-            leaves.append(made)
-        elif type(leaf) in _PLAIN or (isinstance(leaf, np.generic | np.dtype) or type(leaf) is np.ndarray):
-            leaves.append(None)
-            continue
-        else:
-            return NotTraceable(f"it returns a {_kind_of(leaf)}, which anygpu cannot inspect")
-        kept[where] = None
-    if not _can_be_copied([leaf for leaf in kept if type(leaf) is np.ndarray]):
-        return NotTraceable("it returns a view of a constant that anygpu cannot recreate; return a copy")
-    if not any(leaf is not None and leaf.which is not None for leaf in leaves):
-        return NotTraceable("it returns no array computed from its arguments")
-    if not are_needed(tracer.may_raise, wanted):
-        return NotTraceable("it discards a result for which NumPy may raise an error, such as an index or an inverse")
-    only_heard = next(filter(None, map(_only_numpy_warns, in_order([*tracer.shown, *wanted]))), None)
-    if only_heard is not None:
-        return NotTraceable(only_heard)
-    # Unused results must be computed if NumPy may warn about them. The reference of a user's kernel is traced for types
-    # and shapes with arrays that are no inputs, and computes nothing.
-    for value in unused(tracer.shown, wanted, partial(_may_warn, tracer)):
-        if all(isinstance(each.buffer, _INPUTS) for each in leaves_of([value])):
-            result(value)
-    # NumPy also warns about elements that are cut away, which engines do not compute.
-    shown = {id(behind) for value in tracer.shown for behind in _with_copied(value)}
-    for value in cut_away(wanted, lambda value: id(value) in shown and _may_warn(tracer, value)):
-        result(value)
-    others = leaves_of(wanted)
+    results = _Results()
+    made = _leaves(tracer, arrays, returned, results)
+    if isinstance(made, str):
+        return NotTraceable(made)
+    leaves, kept = made
+    why = _why_not(tracer, leaves, kept, results.values)
+    if why is not None:
+        return NotTraceable(why)
+    _add_what_warns(tracer, results)
+    others = leaves_of(results.values)
     for each in others:
         if not isinstance(each.buffer, _INPUTS):
             return NotTraceable(f"it uses an array of {each.spec} from outside; pass it as an argument")
     others.sort(key=lambda each: _order(each.buffer))
-    program = linearise(wanted, inputs=others, keep_held=False)[0]
-    leaves = _unshared(program, leaves)
+    program = linearise(results.values, inputs=others, keep_held=False)[0]
     buffers = [each.buffer for each in others]
     return TraceResult(
         program,
@@ -109,9 +83,64 @@ def drawn(
         [each.digest for each in buffers if isinstance(each, CapturedConstant)],
         structure,
         kept,
-        leaves,
+        _unshared(program, leaves),
         tracer,
     )
+
+
+def _leaves(
+    tracer: AbstractDevice, arrays: dict[int, Array] | None, returned: list[Any], results: _Results
+) -> tuple[list[ReturnedLeaf | None], list[Any]] | str:
+    """Return how each leaf is made of results, `None` for constants, and the constants; a reason why one cannot be."""
+    positions = None if arrays is None else {id(array): position for position, array in arrays.items()}
+    leaves: list[ReturnedLeaf | None] = []
+    kept: list[Any] = list(returned)
+    views: dict[int, int] = {}
+    layouts = Layouts(tracer, exact=False)
+    for where, leaf in enumerate(returned):
+        if type(leaf) is TracedScalar:
+            leaves.append(ReturnedLeaf(results.number(leaf.strong), None, (), as_python_gives))
+        elif isinstance(leaf, Array):
+            made = _returned(leaf, positions, results.number, layouts)
+            if isinstance(made, str):
+                return made
+            if made.path:
+                first = views.setdefault(id(leaf), where)
+                made = made if first == where else made._replace(twin=first)
+            leaves.append(made)
+        elif type(leaf) in _PLAIN or (isinstance(leaf, np.generic | np.dtype) or type(leaf) is np.ndarray):
+            leaves.append(None)
+            continue
+        else:
+            return f"it returns a {_kind_of(leaf)}, which anygpu cannot inspect"
+        kept[where] = None
+    return leaves, kept
+
+
+def _why_not(
+    tracer: AbstractDevice, leaves: list[ReturnedLeaf | None], kept: list[Any], wanted: list[Value]
+) -> str | None:
+    """Return why no program does what the function did, as a clause; `None` if there is one."""
+    if not _can_be_copied([leaf for leaf in kept if type(leaf) is np.ndarray]):
+        return "it returns a view of a constant that anygpu cannot recreate; return a copy"
+    if not any(leaf is not None and leaf.which is not None for leaf in leaves):
+        return "it returns no array computed from its arguments"
+    if not are_needed(tracer.may_raise, wanted):
+        return "it discards a result for which NumPy may raise an error, such as an index or an inverse"
+    return next(filter(None, map(_only_numpy_warns, in_order([*tracer.shown, *wanted]))), None)
+
+
+def _add_what_warns(tracer: AbstractDevice, results: _Results) -> None:
+    """Add the values that are not returned and that NumPy may warn about."""
+    # The reference of a user's kernel is traced for types and shapes with arrays that are no inputs, and computes
+    # nothing.
+    for value in unused(tracer.shown, results.values, partial(_may_warn, tracer)):
+        if all(isinstance(each.buffer, _INPUTS) for each in leaves_of([value])):
+            results.number(value)
+    # NumPy also warns about elements that are cut away, which engines do not compute.
+    shown = {id(behind) for value in tracer.shown for behind in _with_copied(value)}
+    for value in cut_away(results.values, lambda value: id(value) in shown and _may_warn(tracer, value)):
+        results.number(value)
 
 
 #: The sources of a program's values.
