@@ -32,12 +32,11 @@ def note_result(function: Any, arguments: tuple[Any, ...], options: dict[str, An
     return note(tracer, returns_of(function) or _UNKNOWN, function, arguments, options, result)
 
 
-def as_new(made: Array, order: Order, function: Callable[..., Any], operand: Array) -> Array:
-    """Note that NumPy's function makes this array anew, in this memory order, and return it."""
+def note_new(made: Array, order: Order, function: Callable[..., Any], operand: Array) -> None:
+    """Note that NumPy's function makes this array anew for the operand, in this memory order."""
     tracer = active_tracer.get()
     if isinstance(tracer, AbstractDevice):
         note(tracer, Returns("new", order, "number"), function, (operand,), {}, made)
-    return made
 
 
 def note(

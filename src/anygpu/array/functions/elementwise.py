@@ -16,7 +16,7 @@ import numpy as np
 from anygpu.array.core import recording
 from anygpu.array.core.arguments import to_array, view
 from anygpu.array.core.array import Array, device_of
-from anygpu.array.core.call_notes import as_new
+from anygpu.array.core.call_notes import note_new
 from anygpu.array.core.device import ArrayDevice, to_numpy_dtype
 from anygpu.array.core.expression import Value
 from anygpu.array.core.overrides import Function, implements
@@ -428,7 +428,10 @@ def imag(x: Any, /) -> Array:
     if array.dtype.kind != "c":
         if array._is_number:
             return Array(composed.imag(array._value))
-        zeros = as_new(Array(composed.imag(array._value)), "contiguous", np.imag, array)
+        zeros = Array(
+            composed.imag(array._value) if array.ndim else recording.reshape(composed.imag(array._value), (1,))
+        )
+        note_new(zeros, "contiguous", np.imag, array)
         return view(zeros, Reshape(array.shape), refusal="NumPy's imaginary part of real numbers is read-only.")
     return attach(
         Array(unary("imag", array._value)),
