@@ -95,6 +95,37 @@ def test_a_constant_that_is_cast_is_numpys() -> None:
     assert warned(lambda: ag.run(with_a_constant_that_is_cast, X, on="cpu")) == ["invalid value encountered in cast"]
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: np.minimum(np.exp2(np.full(x.shape, 4294967294.0)), x),
+        lambda x: np.pad(x.astype(np.int64), 1, constant_values=np.nan),
+    ],
+)
+def test_constants_about_which_numpy_warns_are_heard_in_each_call(function: Any) -> None:
+    expected = warned(lambda: function(X))
+    offloaded = ag.offload(on="cpu", fallback="allow")(function)
+    assert expected
+    for _ in range(2):
+        assert warned(lambda: offloaded(X)) == expected
+
+
+def test_an_array_with_axes_is_no_element() -> None:
+    def changed(x: Any) -> Any:
+        y = x * 2
+        y[0] = x[1:2]
+        return y
+
+    offloaded = ag.offload(on="cpu", fallback="allow")(changed)
+    try:
+        expected = changed(X)
+    except ValueError as error:
+        with pytest.raises(ValueError, match=str(error)):
+            offloaded(X)
+    else:  # up to NumPy 2.3
+        assert np.array_equal(offloaded(X), expected)
+
+
 def under_its_own_modes(x: Any) -> Any:
     with np.errstate(invalid="warn"):
         return np.sqrt(x)

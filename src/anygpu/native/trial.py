@@ -67,8 +67,7 @@ from anygpu.native.calls import (
     settle_on_numpy,
 )
 from anygpu.native.loading import mark_native, mark_tried, unmark_tried
-from anygpu.program.graph import Node, Program
-from anygpu.program.primitives import Reduce, Spec
+from anygpu.program.graph import Program
 
 #: Limits of a trace: seconds plus a quarter of the time of calls, up to a maximum; or this share of their time.
 _TRACE_SECONDS, _MOST_AT_FIRST, _TRACE_SHARE = 0.02, 0.06, 0.05
@@ -149,11 +148,6 @@ def traced_for(site: NativeSite, call: CallArgs, seconds: float | None) -> tuple
         else:
             settle_on_numpy(site, why)
         return None, frozenset()
-    if any(map(_rounds_each_step, traced.program.nodes, traced.program.specs)):
-        settle_on_numpy(
-            site, "it adds or multiplies float16 numbers: NumPy rounds each step, in an order that memory decides."
-        )
-        return None, frozenset()
     why = traced.only_on_numpy(rounding())
     if why is not None:
         settle_on_numpy(site, why)
@@ -161,15 +155,6 @@ def traced_for(site: NativeSite, call: CallArgs, seconds: float | None) -> tuple
     if traced.by_value:
         _rekey_by_value(site, table, traced.by_value, call)
     return traced, frozenset(Flag(kind, "a constant", None) for kind in heard)
-
-
-def _rounds_each_step(node: Node, spec: Spec) -> bool:
-    """Return whether a node is a float16 sum, which NumPy rounds at each step, in an order that depends on memory
-    layout.
-
-    A sum beyond 65,504 then becomes infinite at some step, or at none.
-    """
-    return isinstance(node.op, Reduce) and node.op.fn in ("sum", "prod") and spec.dtype == "float16"
 
 
 @contextlib.contextmanager

@@ -375,6 +375,17 @@ def _order(program: Program, node: Node, given: Sequence[Order]) -> Order:
     return Order.C if min(given, default=Order.ANY) >= Order.ROWS else Order.FORWARDS
 
 
+def rounds_each_step(program: Program) -> bool:
+    """Return whether a program sums float16 numbers: NumPy rounds each step, in an order that depends on memory layout.
+
+    A sum beyond 65,504 then becomes infinite at some step, or at none.
+    """
+    return any(
+        isinstance(op, Reduce) and op.fn in ("sum", "prod") and spec.dtype == "float16"
+        for (op, _), spec in zip(program.nodes, program.specs, strict=True)
+    )
+
+
 # -- in words
 
 

@@ -116,6 +116,10 @@ def put_at(array: Array, key: Any, new: Any) -> None:
         write(array, where(key._value, reshape(source, ()), array._value))
         return
     basic = _parse(array, key)
+    tracer = active_tracer.get()
+    is_element = not (basic.shape or basic.picks) and all(each is not Ellipsis for each in _as_tuple(key))
+    if tracer is not None and is_element and source.spec.shape:
+        tracer.stop("it assigns an array with axes to an element, which NumPy refuses since version 2.4")
     value = array._value
     for op in basic.path:
         value = apply(op, value)

@@ -47,12 +47,9 @@ from anygpu.array.core.recording import (
 from anygpu.array.core.structure import require_plain
 from anygpu.array.core.traced_scalar import TracedScalar
 from anygpu.array.functions.manipulation import diagonal
-from anygpu.base.interrupts import float_errors
 from anygpu.base.typing import HostArray
 from anygpu.program.dtypes import DType, promote
 from anygpu.program.primitives import Broadcast, Concatenate, Flip, Pad, Reshape, Scan, Shape
-
-_full_without_warning = float_errors(invalid="ignore")(np.full)
 
 
 @implements(np.asarray)
@@ -171,7 +168,7 @@ def full(
     tracer = active_tracer.get()
     if tracer is not None and dtype is not None and not _fits(fill_value, to_numpy_dtype(dtype_name(dtype))):
         tracer.stop("it fills an array with a value that does not fit its type, about which NumPy warns")
-    values = _full_without_warning(np.shape(fill_value), fill_value, dtype)
+    values = np.full(np.shape(fill_value), fill_value, dtype)
     return Array(bound_to(broadcast(as_value(values, target), lengths), target))
 
 

@@ -17,7 +17,6 @@ from anygpu.array.core.overrides import implements
 from anygpu.array.core.recording import apply, binary, broadcast, cast, reshape
 from anygpu.array.functions import reductions, statistics
 from anygpu.array.functions.ranges import linspace
-from anygpu.base.interrupts import float_errors
 from anygpu.program.dtypes import is_integer
 from anygpu.program.primitives import Concatenate, Constant, Flip, Pad
 
@@ -157,7 +156,6 @@ def _number(x: Any, given: Array) -> Value:
     return recording.literal(_converted(x, kind))
 
 
-@float_errors(invalid="ignore")
 def _converted(x: Any, dtype: str) -> npt.NDArray[Any]:
     return np.asarray(x).astype(dtype) if hasattr(x, "dtype") else np.full((), x, dtype)
 

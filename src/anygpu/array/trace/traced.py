@@ -21,7 +21,7 @@ from anygpu.array.core.views import follow_on_host
 from anygpu.array.trace.captures import Capture
 from anygpu.array.trace.guards import GONE, STEPS, compiled_reader
 from anygpu.program.dtypes import KIND
-from anygpu.program.exactness import Order, Rounding, judged, why_not, with_loops
+from anygpu.program.exactness import Order, Rounding, judged, rounds_each_step, why_not, with_loops
 from anygpu.program.graph import Program
 from anygpu.program.primitives import Contract
 from anygpu.program.transforms import in_single_precision
@@ -203,6 +203,8 @@ class Traced:
 
     def only_on_numpy(self, rounding: Rounding) -> str | None:
         """Return why a device that rounds like this misses NumPy's bits where they matter, as a sentence, or `None`."""
+        if rounds_each_step(self.program):
+            return "it adds or multiplies float16 numbers: NumPy rounds each step, in an order that memory decides."
         why = why_not(self.program, rounding, throughout=self.is_exact)
         return f"{why}, and only numpy has the same." if why is not None else None
 

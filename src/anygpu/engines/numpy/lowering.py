@@ -400,9 +400,17 @@ def evaluate_constant(op: p.Primitive, constants: Sequence[tuple[p.Spec, bytes]]
         return None
     inputs = [np.frombuffer(data, spec.dtype).reshape(spec.shape) for spec, data in constants]
     try:
-        return run_node(op, inputs).tobytes()
+        result = run_node(op, inputs)
     except (ValueError, IndexError, ArithmeticError):
         return None
+    return None if _may_be_warned_of(op, inputs, result) else result.tobytes()
+
+
+def _may_be_warned_of(op: p.Primitive, inputs: Sequence[HostArray], result: HostArray) -> bool:
+    """Return whether NumPy may warn about a result, in each call that computes it."""
+    if isinstance(op, p.Cast) and inputs[0].dtype.kind == "f" and result.dtype.kind in "iu":
+        return not np.array_equal(result.astype(inputs[0].dtype), np.trunc(inputs[0]))
+    return op.may_raise_flags and not np.isfinite(result).all()
 
 
 # -- numPy: the reference and the floor. It is always there
