@@ -99,7 +99,7 @@ def test_a_constant_that_is_cast_is_numpys() -> None:
     "function",
     [
         lambda x: np.minimum(np.exp2(np.full(x.shape, 4294967294.0)), x),
-        lambda x: np.pad(x.astype(np.int64), 1, constant_values=np.nan),
+        lambda x: np.pad(x.astype(np.uint64), 1, constant_values=np.nan),
     ],
 )
 def test_constants_about_which_numpy_warns_are_heard_in_each_call(function: Any) -> None:
