@@ -19,6 +19,7 @@ import numpy as np
 from anygpu.array.core.layouts import copy_in_order
 from anygpu.array.core.structure import flatten, unflatten
 from anygpu.base.typing import HostArray
+from anygpu.base.warning_filters import SHOWS_EACH, action_of
 from anygpu.engines.codegen.kernel import BEYOND, HIDDEN, RESULT, UNKNOWN, WRAPPED
 from anygpu.engines.numpy import lowering
 from anygpu.program.dtypes import is_inexact
@@ -187,7 +188,8 @@ class Trust:
         is_known = self.filters_at_last_numpy_call is not None and self.filters_at_last_numpy_call.unchanged()
         seen = self._shown | self.constant_flags if is_known else frozenset()
         for flag in flags:
-            action = _action(f"{flag.kind} encountered in {flag.operation}", module, flag.line)
+            line = None if flag.line is None else flag.line[1]
+            action = action_of(RuntimeWarning, f"{flag.kind} encountered in {flag.operation}", module, line)
             if action in _EVERY_TIME or (action != "ignore" and flag not in seen):
                 return True
         return False
@@ -417,7 +419,7 @@ _WATCHED = ("divide", "over", "invalid")
 #: The modes that every thread begins with.
 USUAL_MODES = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 #: Each occurrence is shown or raised.
-_EVERY_TIME = ("always", "all", "error")
+_EVERY_TIME = (*SHOWS_EACH, "error")
 
 
 T = TypeVar("T")
@@ -507,25 +509,6 @@ def ignores_float_warnings() -> bool:
             if message is None and where is None and not number:
                 return True
     return str(getattr(warnings, "defaultaction", "default")) == "ignore"
-
-
-def _action(text: str, module: str, line: tuple[str, int] | None) -> str:
-    """Return the action that the warning filters have for such a RuntimeWarning."""
-    found: Any = warnings.filters
-    for action, message, category, where, number in found:
-        if not issubclass(RuntimeWarning, category) or (number and line is not None and number != line[1]):
-            continue
-        if message is not None and not _matches(message, text):
-            continue
-        if where is not None and not _matches(where, module):
-            continue
-        return str(action)
-    return str(getattr(warnings, "defaultaction", "default"))
-
-
-def _matches(pattern: Any, text: str) -> bool:
-    """Return whether a filter's pattern, compiled or plain, fits a text."""
-    return bool(pattern.match(text)) if hasattr(pattern, "match") else pattern == text
 
 
 def may_warn(program: Program, quiet_lines: frozenset[tuple[str, int]] = frozenset()) -> bool:

@@ -78,7 +78,7 @@ class Options(NamedTuple):
 
 
 def _compiles_unasked() -> bool:
-    """Whether neither `ANYGPU_NATIVE` nor `ANYGPU_ENGINES` rules native code out."""
+    """Return whether `ANYGPU_NATIVE` and `ANYGPU_ENGINES` allow native code."""
     if os.environ.get(NATIVE, "on") == "off":
         return False
     if not os.environ.get(ENGINES):

@@ -246,7 +246,7 @@ def is_installed(entry: EngineEntry) -> bool:
 
 
 def is_left_out(engine: str) -> bool:
-    """Whether `ANYGPU_ENGINES` names engines, and not this one."""
+    """Return whether `ANYGPU_ENGINES` leaves this engine out."""
     return all(entry.name != engine for entry in catalogue())
 
 

@@ -512,12 +512,19 @@ class Array(NumpyMethods, Operators):
             note_error(error)
             raise
 
-    def _power_by_number(self, exponent: object) -> Array | None:
-        """Return the power by a float among the arguments, which may be 0.5; `None` for other exponents."""
-        if type(exponent) is not TracedScalar or exponent.is_whole or self.dtype.kind != "f":
-            return None
-        plain = recording.binary("power", self._value, exponent)
-        return Array(recording.power_or_root(self._value, plain, exponent.strong))
+    def _power(self, exponent: object) -> Array:
+        """The power; `NotImplemented` for an exponent that is no number or array."""
+        operand = _operand(exponent, self)
+        if operand is None:
+            return NotImplemented  # type: ignore[no-any-return]
+        try:
+            is_number = not isinstance(exponent, np.ndarray | list | tuple) or getattr(exponent, "_is_number", False)
+            if self._is_number and is_number:  # NumPy has another power for its scalars
+                return Array(binary("power", self._value, operand))
+            return Array(recording.power(self._value, operand, by_operator=True))
+        except Exception as error:
+            note_error(error)
+            raise
 
     # Changes in place that have no operator
 

@@ -342,7 +342,7 @@ class Operators:
         def copy(self) -> Array: ...
 
         def _unary(self, fn: UnaryFunction) -> Array: ...
-        def _power_by_number(self, exponent: object) -> Array | None: ...
+        def _power(self, exponent: object) -> Array: ...
 
         @property
         def _is_number(self) -> bool: ...
@@ -387,13 +387,12 @@ class Operators:
 
     def __pow__(self, other: object) -> Array:
         short = self._short_power(other)
-        return self._binary("power", other) if short is None else short
+        return self._power(other) if short is None else short
 
     def _short_power(self, exponent: object) -> Array | None:
-        """The result of `x ** 2`, `x ** -1` and `x ** 0.5` as NumPy's operator computes them; `None` for other
-        exponents.
+        """Return `x ** 2` and `x ** -1` as NumPy's operator computes them; `None` for other exponents.
 
-        They are a product, a reciprocal and a square root, which differ from the power at zeros and infinities.
+        They are a product and a reciprocal, which differ from the power at zeros and infinities.
         """
         if self._is_number and self.dtype == np.bool_ and type(exponent) is int and exponent == 2:
             return self._binary("multiply", np.int64(1))  # only of an array the square is an int8
@@ -403,9 +402,7 @@ class Operators:
             return self * self
         if type(exponent) is int and exponent == -1:
             return self._unary("reciprocal")
-        if type(exponent) is float and exponent == 0.5:
-            return self._unary("sqrt")
-        return self._power_by_number(exponent)
+        return None
 
     def __rpow__(self, other: object) -> Array:
         return self._swapped("power", other)

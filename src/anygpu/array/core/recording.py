@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -476,10 +477,36 @@ def where(condition: Value, a: Operand, b: Operand) -> Value:
     return apply(_SELECT, *chosen, spec=Spec(shape, x.spec.dtype))
 
 
-def power_or_root(x: Value, power: Value, exponent: Value) -> Value:
-    """Record a power whose one exponent is known later, with the square root where it turns out to be 0.5."""
-    is_half = binary("equal", exponent, 0.5)
-    return where(is_half, unary("sqrt", where(is_half, x, 1)), power)
+def power(one: Operand, other: Operand, *, by_operator: bool = False) -> Value:
+    """Record a power, or the square root where NumPy takes it for a single exponent of 0.5.
+
+    Both differ at -0.0 and -inf. `by_operator`, a Python float is such an exponent for all inexact types.
+    """
+    plain = binary("power", one, other)
+    if not isinstance(plain.op, Binary):
+        return plain
+    x, y = plain.inputs
+    source = y
+    while isinstance(source.op, Broadcast):
+        (source,) = source.inputs
+    # NumPy looks for one exponent without a stride. Two arrays of one element each have strides.
+    is_single = not source.spec.shape or source.spec.size == 1 < x.spec.size
+    of_python = by_operator and type(other) in (float, TracedScalar)
+    if not is_single or not (is_inexact(x.spec.dtype) if of_python else x.spec.dtype in _types_with_roots()):
+        return plain
+    while isinstance(source.op, Cast | Reshape):
+        (source,) = source.inputs
+    if isinstance(source.op, Constant):
+        return unary("sqrt", x) if np.frombuffer(source.op.data, source.op.dtype)[0] == 0.5 else plain
+    is_half = binary("equal", y, 0.5)
+    return where(is_half, unary("sqrt", where(is_half, x, 1)), plain)
+
+
+@cache
+def _types_with_roots() -> frozenset[str]:
+    """Return the types for which `np.power` takes the square root where all exponents are 0.5."""
+    zeros = {name: np.full(2, -0.0, name) for name in ("float16", "float32", "float64")}
+    return frozenset(name for name, zero in zeros.items() if np.signbit(np.power(zero, zero.dtype.type(0.5))).all())
 
 
 is_array_dtype = NUMPY_DTYPES.__contains__

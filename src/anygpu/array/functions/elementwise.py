@@ -226,7 +226,7 @@ remainder = _two("remainder", np.remainder, "remainder", "What floor_divide leav
 fmod = _two(
     "fmod", np.fmod, "fmod", "What a division that rounds towards zero leaves; its sign is that of the dividend."
 )
-pow = _two("pow", np.power, composed.power, "The first number to the power of the second.")
+pow = _two("pow", np.power, recording.power, "The first number to the power of the second.")
 float_power = _two(
     "float_power", np.float_power, composed.float_power, "As pow, in float64 or complex128 whatever goes in."
 )

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from anygpu.array.core.expression import Value
-from anygpu.array.core.recording import Operand, apply, binary, cast, constant, power_or_root, unary, where
+from anygpu.array.core.recording import Operand, apply, binary, cast, constant, unary, where
 from anygpu.program.dtypes import FLOATS, ITEMSIZE, KIND, DType, is_inexact
 from anygpu.program.functions import BinaryFunction, UnaryFunction
 from anygpu.program.ops.elementwise import BitwiseBinary, BitwiseUnary
-from anygpu.program.primitives import Binary, Broadcast, Cast, Constant, Reshape
+from anygpu.program.primitives import Binary, Broadcast
 
 _LDEXP = Binary("ldexp")
 #: Steps of functions that NumPy computes as a whole: their last bits differ from its functions of these names.
@@ -142,27 +141,6 @@ def ldexp(x: Value, exponent: Value) -> Value:
         least, most = -(1 << 31), (1 << 31) - 1
         exponent = cast(binary("minimum", binary("maximum", exponent, least), most), "int32")
     return apply(_LDEXP, x, exponent)
-
-
-def power(x: Value, y: Value) -> Value:
-    """Return the power; for a single exponent of 0.5 the square root, where NumPy takes it: -0.0 and -inf differ."""
-    plain = binary("power", x, y)
-    exponent = y
-    while isinstance(exponent.op, Broadcast | Reshape | Cast):
-        (exponent,) = exponent.inputs
-    if exponent.spec.size != 1 or x.spec.dtype not in _roots_of_powers():
-        return plain
-    if not isinstance(exponent.op, Constant):
-        return power_or_root(x, plain, y)
-    number = np.frombuffer(exponent.op.data, exponent.op.dtype)[0]
-    return unary("sqrt", x) if number == 0.5 else plain
-
-
-@cache
-def _roots_of_powers() -> frozenset[str]:
-    """Return the dtypes for which `np.power` of an array and 0.5 is the square root."""
-    zeros = {name: np.full(2, -0.0, name) for name in ("float16", "float32", "float64")}
-    return frozenset(name for name, zero in zeros.items() if np.signbit(np.power(zero, zero.dtype.type(0.5))).all())
 
 
 def float_power(x: Value, y: Value) -> Value:

@@ -14,9 +14,8 @@ from types import FrameType
 from typing import Any
 
 from anygpu.array.core.abstract_device import AbstractDevice
+from anygpu.base.warning_filters import SHOWS_EACH, action_of
 
-#: The actions of filters that show a warning each time.
-_EACH_TIME = ("always", "all")
 #: The code that Python and C run to show a warning.
 _SHOW = getattr(getattr(warnings, "_showwarnmsg", None), "__code__", None)
 
@@ -29,30 +28,18 @@ def shown_once(tracer: AbstractDevice) -> Iterator[None]:
     change what other threads show. Where a profiler has set its own hook, a warning may be shown twice.
     """
     found: Any = warnings.filters
-    if _SHOW is None or sys.getprofile() is not None or not any(each[0] in _EACH_TIME for each in found):
+    if _SHOW is None or sys.getprofile() is not None or not any(each[0] in SHOWS_EACH for each in found):
         yield
         return
 
     def stop_at_warnings(frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and frame.f_code is _SHOW:
-            message: Any = frame.f_locals.get("msg")
-            if _is_shown_each_time(message):
-                tracer.stop("it gives a warning", (message.filename, message.lineno))
+            given: Any = frame.f_locals[_SHOW.co_varnames[0]]
+            if action_of(given.category, str(given.message), None, given.lineno) in SHOWS_EACH:
+                tracer.stop("it gives a warning", (given.filename, given.lineno))
 
     sys.setprofile(stop_at_warnings)
     try:
         yield
     finally:
         sys.setprofile(None)
-
-
-def _is_shown_each_time(message: Any) -> bool:
-    """Return whether the first filter for a warning shows it each time; `False` where it depends on the module."""
-    found: Any = warnings.filters
-    for action, text, category, module, line in found:
-        if issubclass(message.category, category) and (not line or line == message.lineno):
-            if module is not None:
-                return False
-            if text is None or text.match(str(message.message)):
-                return action in _EACH_TIME
-    return False
