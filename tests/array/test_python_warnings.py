@@ -38,7 +38,7 @@ def test_a_trace_shows_no_warning(action: str, function: Any) -> None:
     assert sys.getprofile() is None
     if action == "always":
         assert isinstance(traced, NotTraceable)
-        assert traced.reason.startswith("it gives a warning (")
+        assert "warn" in traced.reason  # from Python 3.13 on, C imports `warnings` first, which ends the trace too
 
 
 def test_a_warning_that_filters_show_once_is_shown_by_the_trace() -> None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from anygpu.array.core.array import Array
 from anygpu.array.core.expression import active_tracer
-from anygpu.array.trace.captures import ARGUMENTS, KEYWORDS, CaptureSearch, slots_of
+from anygpu.array.trace.captures import ARGUMENTS, KEYWORDS, CaptureSearch
 from anygpu.array.trace.code import (
     APPROVED_BUILTINS,
     APPROVED_MODULES,
@@ -32,6 +32,7 @@ from anygpu.array.trace.code import (
     is_refused,
     names_after_super,
 )
+from anygpu.array.trace.kinds import slots_of
 from anygpu.array.trace.numpy_names import REPLACED, NumpyNames
 
 #: Ends the trace with a reason; it raises.
